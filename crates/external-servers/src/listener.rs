@@ -13,25 +13,26 @@ pub(crate) const BACKLOG: i32 = 65_535;
 
 const BIND_REMEDY: &str = "choose another address with --bind; port 0 stands for a free one";
 
-/// Opens `count` sockets that share a port; the kernel spreads connections over them. Accepted
-/// connections inherit TCP_NODELAY and the congestion control from here.
+/// Opens `count` sockets that share a port; the kernel spreads connections over them. A single
+/// socket does not share its port, so that a runtime can partition it. Accepted connections inherit
+/// TCP_NODELAY and the congestion control from here.
 pub(crate) fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpListener>> {
     let control = replacement_of_pacing();
     let mut listeners: Vec<TcpListener> = Vec::with_capacity(count);
     let mut address = address;
     for _ in 0..count {
-        let listener =
-            listen(address, control.as_deref()).context(format!("bind {address}"), BIND_REMEDY)?;
+        let listener = listen(address, count > 1, control.as_deref())
+            .context(format!("bind {address}"), BIND_REMEDY)?;
         address = listener.local_addr().context("read the bound address", BIND_REMEDY)?;
         listeners.push(listener);
     }
     Ok(listeners)
 }
 
-fn listen(address: SocketAddr, control: Option<&str>) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, shared: bool, control: Option<&str>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(control) = control {
         socket.set_tcp_congestion(control.as_bytes())?;

@@ -1,5 +1,6 @@
 //! `iobench-external`: the echo server of `iobench` on other runtimes (tokio, compio, glommio,
-//! libuv, megapipe-rt), and the ends of `iobench ipc` on other libraries (iceoryx2, ZeroMQ).
+//! libuv, megapipe-rt), the HTTP servers of `iobench http`, and the ends of `iobench ipc` on other
+//! libraries (iceoryx2, ZeroMQ).
 //!
 //! `iobench compare --peer` compares these servers with its own without depending on their
 //! runtimes. Each runtime is one file with one function, `serve`; the rest is shared.
@@ -8,10 +9,13 @@
 //!
 //! - `on_tokio`, `on_compio`, `on_glommio`, `on_libuv`, `on_megapipe_rt`: one runtime each.
 //! - `listener`, `service`: listening sockets, and the server's response to what it receives.
+//! - `workers`: the threads of a server, until a signal.
+//! - `http`: an axum application on each of several runtimes.
 //! - `ipc`: the ends of `iobench ipc`.
 //! - `error`, `sys`: errors with their remedies, pinning, limits and signals.
 
 mod error;
+mod http;
 mod ipc;
 mod listener;
 mod on_compio;
@@ -22,19 +26,17 @@ mod on_megapipe_rt;
 mod on_tokio;
 mod service;
 mod sys;
+mod workers;
 
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::error::{Context, Error, Result};
+use crate::error::Result;
 use crate::service::Service;
-use crate::sys::Signals;
+use crate::workers::{Ready, one_each};
 
 /// Largest size of a request and of a response.
 const MOST_MESSAGE_BYTES: u64 = 1 << 20;
@@ -83,6 +85,8 @@ struct Arguments {
 /// The program's other commands.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve an axum application for `iobench http`, over HTTP/1 and HTTP/2 without TLS.
+    Http(http::HttpArguments),
     /// Make one measurement of `iobench ipc` over another library; prints lines of JSON.
     Ipc(ipc::IpcArguments),
 }
@@ -123,19 +127,12 @@ impl Runtime {
             #[cfg(feature = "libuv")]
             Runtime::Libuv => on_libuv::serve(listener, service, ready),
             #[cfg(not(feature = "libuv"))]
-            Runtime::Libuv => Err(Error::Setup {
+            Runtime::Libuv => Err(error::Error::Setup {
                 cause: "this iobench-external was built without libuv".to_owned(),
                 remedy: "install libuv1-dev and build with `--features iobench-external/libuv`",
             }),
         }
     }
-}
-
-/// Messages to the main thread.
-enum Message {
-    Ready,
-    Failed(Error),
-    Signal,
 }
 
 fn main() -> ExitCode {
@@ -147,6 +144,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match (&arguments.command, arguments.runtime) {
+        (Some(Command::Http(arguments)), _) => http::run(arguments),
         (Some(Command::Ipc(arguments)), _) => ipc::run(arguments),
         (None, Some(runtime)) => run(&arguments, runtime),
         (None, None) => Ok(()),
@@ -160,76 +158,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves until a signal. The threads need no clean-up, so they end with the process.
+/// Echoes until a signal.
 fn run(arguments: &Arguments, runtime: Runtime) -> Result<()> {
-    let signals = Signals::block();
-    sys::raise_open_files()?;
-    let cpus = match &arguments.cpus {
-        Some(cpus) => cpus.clone(),
-        None => vec![sys::first_allowed_cpu()?],
-    };
+    let cpus = sys::chosen_cpus(arguments.cpus.as_deref())?;
     let sizes = arguments.request_bytes.zip(arguments.response_bytes);
     let sizes = sizes.map(|(request, response)| (request as usize, response as usize));
     let service = Arc::new(Service::new(sizes));
-    let listeners = listener::open(arguments.bind, cpus.len())?;
-    let address = listeners[0].local_addr().context("read the bound address", "try again")?;
-    let (sender, news) = channel();
-    for (listener, &cpu) in listeners.into_iter().zip(&cpus) {
-        start(runtime, listener, cpu, Arc::clone(&service), sender.clone())?;
-    }
-    spawn("signals", move || {
-        signals.wait();
-        let _ = sender.send(Message::Signal);
-    })?;
-    wait(&news, cpus.len(), || {
-        let name = runtime.name();
-        let line = format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}\n");
-        let mut stdout = std::io::stdout().lock();
-        // A closed standard output is no error.
-        let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+    let serve = move |listener, ready: Ready| {
+        runtime.serve(listener, Arc::clone(&service), || ready.tell())
+    };
+    let name = runtime.name();
+    workers::run(name, arguments.bind, &one_each(&cpus), serve, |address| {
+        format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}")
     })
-}
-
-fn start(
-    runtime: Runtime,
-    listener: TcpListener,
-    cpu: usize,
-    service: Arc<Service>,
-    sender: Sender<Message>,
-) -> Result<()> {
-    spawn(runtime.name(), move || {
-        let announce = sender.clone();
-        let ready = move || drop(announce.send(Message::Ready));
-        let served = sys::pin_to(cpu).and_then(|()| runtime.serve(listener, service, ready));
-        if let Err(error) = served {
-            let _ = sender.send(Message::Failed(error));
-        }
-    })
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .map(drop)
-        .context("start a thread", "raise `ulimit -u`")
-}
-
-/// Calls `ready` once all threads are ready, and returns at a signal or a failure.
-fn wait(news: &Receiver<Message>, threads: usize, ready: impl Fn()) -> Result<()> {
-    let mut waited_for = threads;
-    loop {
-        match news.recv() {
-            Ok(Message::Ready) => {
-                waited_for -= 1;
-                if waited_for == 0 {
-                    ready();
-                }
-            }
-            Ok(Message::Failed(error)) => return Err(error),
-            Ok(Message::Signal) | Err(_) => return Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]

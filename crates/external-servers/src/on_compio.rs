@@ -15,15 +15,20 @@ use crate::error::{Context, Result};
 use crate::listener::accept_failed;
 use crate::service::{BUFFER_BYTES, Framer, Service};
 
-/// Serves forever.
-pub(crate) fn serve(listener: TcpListener, service: Arc<Service>, ready: impl Fn()) -> Result<()> {
-    const REMEDY: &str = "it needs io_uring (sysctl kernel.io_uring_disabled) and open files";
+pub(crate) const REMEDY: &str =
+    "it needs io_uring (sysctl kernel.io_uring_disabled) and open files";
+
+/// Makes a runtime over io_uring.
+pub(crate) fn start() -> Result<Runtime> {
     let mut proactor = ProactorBuilder::new();
     // Otherwise compio would silently fall back to epoll, and that would be measured.
     proactor.driver_type(DriverType::IoUring);
-    let runtime =
-        Runtime::builder().with_proactor(proactor).build().context("start compio", REMEDY)?;
-    runtime.block_on(async move {
+    Runtime::builder().with_proactor(proactor).build().context("start compio", REMEDY)
+}
+
+/// Serves forever.
+pub(crate) fn serve(listener: TcpListener, service: Arc<Service>, ready: impl Fn()) -> Result<()> {
+    start()?.block_on(async move {
         let listener = compio::net::TcpListener::from_std(listener)
             .context("hand the listening socket to compio", REMEDY)?;
         ready();

@@ -1,4 +1,4 @@
-//! Raw calls: pinning, the limit of open files, and the signals that end the server.
+//! Raw calls: CPUs, the limit of open files, and the signals that end the server.
 
 use std::time::Duration;
 
@@ -6,17 +6,27 @@ use ::sys::signals::SignalSet;
 
 use crate::error::{Context, Result};
 
-/// Binds the calling thread to one CPU.
-pub(crate) fn pin_to(cpu: usize) -> Result<()> {
-    ::sys::cpus::pin_to(cpu)
-        .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
+/// Binds the calling thread, and threads that it starts later, to a set of CPUs.
+pub(crate) fn restrict_to(cpus: &[usize]) -> Result<()> {
+    ::sys::cpus::restrict_to(&::sys::cpus::set_of(cpus)).context(
+        format!("bind a thread to CPU {}", list(cpus)),
+        "name CPUs that this process may use",
+    )
 }
 
-/// Returns the first CPU that the process may run on.
-pub(crate) fn first_allowed_cpu() -> Result<usize> {
+/// Returns numbers as a list with commas.
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the CPUs that the user chose, by default the first one of the process.
+pub(crate) fn chosen_cpus(choice: Option<&[usize]>) -> Result<Vec<usize>> {
+    if let Some(cpus) = choice {
+        return Ok(cpus.to_vec());
+    }
     let allowed =
         ::sys::cpus::allowed().context("read the allowed CPUs", "name them with --cpus")?;
-    Ok(allowed.first().copied().unwrap_or(0))
+    Ok(vec![allowed.first().copied().unwrap_or(0)])
 }
 
 /// Raises the soft limit of open files to the hard limit: every connection is a file.

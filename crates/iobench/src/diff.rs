@@ -236,6 +236,11 @@ impl<'a> Side<'a> {
 const OF_SERVERS: [Dimension; 3] =
     [Dimension::Connections, Dimension::Transactions, Dimension::Cores];
 
+/// Returns whether answers have another size than their requests.
+fn answers_differ(row: &Row) -> bool {
+    row.response_bytes > 0 && row.response_bytes != row.request_bytes
+}
+
 fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Comparison {
     let row = old.row;
     let point: Vec<String> = [
@@ -245,6 +250,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
         Dimension::Transactions,
         Dimension::Idle,
         Dimension::RequestBytes,
+        Dimension::ResponseBytes,
         Dimension::Cores,
         Dimension::Pipeline,
         Dimension::Batch,
@@ -255,6 +261,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
     .filter(|d| *d != Dimension::Transactions || row.request_rate.is_none())
     .filter(|d| *d != Dimension::Idle || row.idle > 0)
     .filter(|d| *d != Dimension::RequestBytes || row.request_bytes > 0)
+    .filter(|d| *d != Dimension::ResponseBytes || answers_differ(row))
     .filter(|d| *d != Dimension::Pipeline || row.pipeline > 1)
     .filter(|d| *d != Dimension::Batch || row.batch > 1)
     .filter(|d| *d != Dimension::Placement || row.placement.is_some())

@@ -4,8 +4,8 @@
 //! # Modules
 //!
 //! - `cli`: the command line. `manual`: shell completions and manual pages made of it.
-//! - `compare`, `ceiling`, `apps`, `programs`, `ipc`, `load`, `serve`, `doctor`, `hosts`, `diff`,
-//!   `report`: the commands of these names. `experiment`: the command `run`.
+//! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `hosts`,
+//!   `diff`, `report`: the commands of these names. `experiment`: the command `run`.
 //! - `server`: the servers under test behind one trait, and the process that runs one.
 //! - `client`: the closed loop. `open`: the open loop.
 //! - `engine`: rounds, slots, CPU samples and statistics, which all measuring commands share.
@@ -30,6 +30,7 @@ mod figures;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hosts;
+mod http;
 mod ipc;
 mod load;
 mod manual;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Ceiling(arguments) => ceiling::run(arguments),
         Command::Apps(arguments) => apps::run(arguments),
+        Command::Http(arguments) => http::run(arguments),
         Command::Ipc(arguments) => ipc::run(arguments),
         Command::IpcEnd(arguments) => ipc::end::run(arguments).map(|()| true),
         Command::Programs(arguments) => programs::run(arguments),

@@ -194,6 +194,27 @@ fn transports_are_compared_with_an_older_run() {
 }
 
 #[test]
+fn versions_of_http_and_streams_are_told_apart() {
+    let page = page_of(&[&sample::http(1.5)]);
+    for told in [
+        "megapipe-rt against tokio at HTTP/1, 1 connection",
+        "HTTP/2, 16 connections",
+        "10 requests under way",
+        "throughput +50\u{a0}% [",
+        "tokio: axum 0.8.9, hyper 1.12.0, tokio 1.54.1",
+    ] {
+        assert!(page.contains(told), "no `{told}` in {page}");
+    }
+    let (old, new) = (sample::http(1.5), sample::http(1.2));
+    assert_eq!(diff(&old, &old, &[]).status.code(), Some(0));
+    let output = diff(&old, &new, &[]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("\nmegapipe-rt, HTTP/2, 16 connections"), "{text}");
+    assert!(text.contains("throughput / tokio") && !text.contains("NOT COMPARED"), "{text}");
+}
+
+#[test]
 fn impossible_figures_of_transports_are_refused() {
     type Breaking = fn(&mut Value);
     let cases: [(Breaking, &str); 5] = [

@@ -23,10 +23,11 @@ const DIFFERENTIAL_SECONDS: u64 = 30;
 
 /// Features of `iobench-external`. They are features because plain builds must work without other C
 /// libraries and long compilations. Here each is tested if its packages are installed.
-const PEERS: [(&str, &[&str]); 3] = [
+const PEERS: [(&str, &[&str]); 4] = [
     ("iobench-external/libuv", &["libuv1-dev"]),
     ("iobench-external/iceoryx2", &[]),
     ("iobench-external/zeromq", &["libzmq3-dev", "pkg-config"]),
+    ("iobench-external/http", &[]),
 ];
 
 /// Packages for building libFuzzer.

@@ -3,6 +3,7 @@
 pub(crate) mod apps;
 pub(crate) mod ceiling;
 pub(crate) mod hosts;
+pub(crate) mod http;
 pub(crate) mod ipc;
 pub(crate) mod measure;
 pub(crate) mod open;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::cli::ceiling::CeilingArgs;
 use crate::cli::hosts::HostsArgs;
+use crate::cli::http::HttpArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::open::OpenArgs;
@@ -43,6 +45,7 @@ Examples:
   iobench run experiments/table3.toml --quick --json t.json   six architectures in an open loop
   iobench ipc --quick --json i.json      shared memory, pipes and sockets between two processes
   iobench programs redis --quick         redis over TCP, its UNIX socket, and shared memory
+  iobench http --quick --json h.json     axum on tokio and on megapipe-rt, HTTP/1 and HTTP/2
   iobench report t.json                  one offline page of it
   iobench serve --server epoll           an echo server on 127.0.0.1:7000 until Ctrl-C
   iobench load --connect 127.0.0.1:7000 --duration 5s
@@ -115,6 +118,8 @@ pub(crate) enum Command {
     Ceiling(CeilingArgs),
     /// Compare real programs with their versions on the channel, under their own protocols.
     Apps(AppsArgs),
+    /// Compare the same axum application on several async runtimes, over HTTP/1 and HTTP/2.
+    Http(HttpArgs),
     /// Compare transports between two processes of this machine: latency, throughput, CPU.
     Ipc(IpcArgs),
     /// Make one measurement of `ipc`, which starts this itself.
@@ -154,6 +159,7 @@ impl Command {
                 AppCommand::Nginx(arguments) => &arguments.shape.measure,
                 AppCommand::Memcached(arguments) => &arguments.shape.measure,
             },
+            Command::Http(arguments) => &arguments.measure,
             Command::Ipc(arguments) => &arguments.measure,
             Command::Programs(arguments) => &arguments.measure,
             Command::Run(arguments) => &arguments.measure,

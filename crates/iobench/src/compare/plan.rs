@@ -13,7 +13,7 @@ pub(crate) const SLOT_NS: u64 = 250_000_000;
 const USUAL_ROUND_TRIPS: u64 = 20;
 const LEAST_ROUND_TRIPS: u64 = 5;
 /// Time of a slot beside warm-up and measurement: opening, closing, draining.
-const SLOT_OVERHEAD_NS: u64 = 25_000_000;
+pub(crate) const SLOT_OVERHEAD_NS: u64 = 25_000_000;
 /// Time of an idle connection in each round: opening with a transaction, and closing.
 const IDLE_CONNECTION_NS: u64 = 60_000;
 /// Time for everything outside the rounds.

@@ -2,7 +2,7 @@
 
 use crate::client::{ClientGroup, Workload};
 use crate::compare::plan::Cell;
-use crate::compare::slots::{SlotRunner, SlotShape};
+use crate::compare::slots::{Load, SlotRunner, SlotShape};
 use crate::engine::outcome::SlotOutcome;
 use crate::engine::rounds::Turn;
 use crate::error::{Error, Result};
@@ -60,10 +60,10 @@ impl<'a> Clients<'a> {
         Ok(Clients { runners, of_subject, looked })
     }
 
-    /// Starts clients that check every answer by their protocol, so that sizes of requests and
+    /// Uses clients that check every answer by their protocol, so that sizes of requests and
     /// answers may vary.
     pub(crate) fn of_group(
-        group: ClientGroup,
+        group: impl Load + 'a,
         cell: &'a Cell,
         shape: &SlotShape<'a>,
         subjects: usize,

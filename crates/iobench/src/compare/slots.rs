@@ -39,9 +39,54 @@ struct Sample {
     system_calls: Option<u64>,
 }
 
+/// The clients of a slot: threads of this process, or another program.
+pub(crate) trait Load {
+    /// Lets all connections open and run; the measurement does not start yet.
+    fn begin_slot(&mut self, order: Order) -> Result<()>;
+    /// Waits until every connection works, or none has made progress for `longest_wait_ns`.
+    fn warm_up(&self, signals: &Signals, longest_wait_ns: u64) -> Result<()>;
+    /// Sets the start of the first slice, a little in the future.
+    fn measure_from(&mut self, start_ns: u64);
+    /// Ends the slot and returns what the clients recorded.
+    fn finish_slot(&mut self) -> Result<Vec<Tally>>;
+    /// Whether the load of the last slot covered the whole measured time.
+    fn covers(&self) -> bool {
+        true
+    }
+    /// The threads of this process that load, each with a CPU of its own.
+    fn thread_ids(&self) -> Vec<i32>;
+    /// CPU time of the program that loads; `None` if threads of this process do.
+    fn cpu_time_ns(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Load for ClientGroup {
+    fn begin_slot(&mut self, order: Order) -> Result<()> {
+        ClientGroup::begin_slot(self, order);
+        Ok(())
+    }
+
+    fn warm_up(&self, signals: &Signals, longest_wait_ns: u64) -> Result<()> {
+        warm_up(self, signals, longest_wait_ns)
+    }
+
+    fn measure_from(&mut self, start_ns: u64) {
+        ClientGroup::measure_from(self, start_ns);
+    }
+
+    fn finish_slot(&mut self) -> Result<Vec<Tally>> {
+        ClientGroup::finish_slot(self)
+    }
+
+    fn thread_ids(&self) -> Vec<i32> {
+        ClientGroup::thread_ids(self)
+    }
+}
+
 /// Runs slots with one group of clients.
 pub(crate) struct SlotRunner<'a> {
-    clients: ClientGroup,
+    clients: Box<dyn Load + 'a>,
     signals: &'a Signals,
     cell: &'a Cell,
     slicing: Slicing,
@@ -54,7 +99,7 @@ pub(crate) struct SlotRunner<'a> {
 
 impl<'a> SlotRunner<'a> {
     pub(crate) fn new(
-        clients: ClientGroup,
+        clients: impl Load + 'a,
         signals: &'a Signals,
         cell: &'a Cell,
         shape: &SlotShape<'a>,
@@ -62,7 +107,7 @@ impl<'a> SlotRunner<'a> {
         let relay =
             |network: &Network| ThreadReader::new(std::process::id(), network.relay_thread());
         Ok(SlotRunner {
-            clients,
+            clients: Box::new(clients),
             signals,
             cell,
             slicing: shape.slicing,
@@ -92,8 +137,8 @@ impl<'a> SlotRunner<'a> {
             network.lossless_from(u64::MAX);
         }
         let mut sampler = self.sampler(server)?;
-        self.clients.begin_slot(order(server, network));
-        warm_up(&self.clients, self.signals, longest_wait_ns(network))?;
+        self.clients.begin_slot(order(server, network))?;
+        self.clients.warm_up(self.signals, longest_wait_ns(network))?;
         let congestion = looks.then(|| congestion::read(server)).flatten();
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
@@ -152,7 +197,7 @@ impl<'a> SlotRunner<'a> {
 
     fn sample(&self, server: &Running, sampler: &mut Sampler) -> Sample {
         let system_calls = server.system_calls();
-        let used = Used { client_ns: None, server_ns: server.cpu_time_ns() };
+        let used = Used { client_ns: self.clients.cpu_time_ns(), server_ns: server.cpu_time_ns() };
         let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
         Sample { border: sampler.border(used), relay_ns, system_calls }
     }
@@ -170,8 +215,16 @@ impl<'a> SlotRunner<'a> {
             outcome.faults.add(&tally.faults);
         }
         let borders: Vec<Border> = samples.iter().map(|sample| sample.border.clone()).collect();
-        let findings = findings(&borders, sides, Some((start_ns, self.slicing)));
-        let threads = [self.cell.placement.server_cpus.len(), self.clients.thread_ids().len()];
+        let mut findings = findings(&borders, sides, Some((start_ns, self.slicing)));
+        if !self.clients.covers() {
+            findings.fill(Finding::Late);
+        }
+        let placement = &self.cell.placement;
+        let clients = match self.clients.thread_ids().len() {
+            0 => placement.client_cpus.len(),
+            threads => threads,
+        };
+        let threads = [placement.server_cpus.len(), clients];
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, (pair, finding)) in samples.windows(2).zip(&findings).enumerate() {
             let slices = || tallies.iter().map(|tally| &tally.slices[index]);
@@ -291,7 +344,10 @@ impl Sums {
         self.between_ns += softirq_ns(to).saturating_sub(softirq_ns(from));
         self.wall_ns += to.at_ns.saturating_sub(from.at_ns);
         self.server_ns += to.used.server_ns.saturating_sub(from.used.server_ns);
-        self.client_ns += to.client.run_ns(&from.client);
+        self.client_ns += match from.used.client_ns.zip(to.used.client_ns) {
+            Some((from_ns, to_ns)) => to_ns.saturating_sub(from_ns),
+            None => to.client.run_ns(&from.client),
+        };
     }
 
     /// Computes the figures. `threads` are the numbers of the server's threads, at least one for

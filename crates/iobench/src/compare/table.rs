@@ -38,7 +38,8 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-fn slices(row: &Row) -> String {
+/// Returns the numbers of clean and of discarded slices.
+pub(crate) fn slices(row: &Row) -> String {
     let slices = row.slices.unwrap_or_default();
     format!("{}/{}", slices.clean, slices.discarded())
 }

@@ -110,7 +110,11 @@ impl External {
     }
 
     /// Starts the words of a command as they are, with stdout and stderr redirected.
-    fn start_words(words: &[String], cpus: &[usize], output: [Stdio; 2]) -> Result<External> {
+    pub(crate) fn start_words(
+        words: &[String],
+        cpus: &[usize],
+        output: [Stdio; 2],
+    ) -> Result<External> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| Error::setup("the command is empty", "name a program"))?;
@@ -134,6 +138,12 @@ impl External {
         // The process is waited for by wait4, which reports the CPU time; the standard library does
         // not.
         Ok(External { process: Pid::from_child(&child), ended: None })
+    }
+
+    /// Returns the number of its open files and sockets; 0 if it has ended.
+    pub(crate) fn open_files(&self) -> usize {
+        let directory = format!("/proc/{}/fd", self.process.as_raw_pid());
+        std::fs::read_dir(directory).map_or(0, Iterator::count)
     }
 
     /// CPU time of the process and all its descendants so far.

@@ -8,7 +8,7 @@
 
 mod campaign;
 mod fable;
-mod installed;
+pub(crate) mod installed;
 mod lighttpd;
 mod link;
 mod memcached;

@@ -57,6 +57,11 @@ impl Peer {
         &self.name
     }
 
+    /// Returns the command with its placeholders.
+    pub(crate) fn template(&self) -> String {
+        shell_words::join(&self.words)
+    }
+
     /// Returns the command's words with the placeholders filled in.
     pub(crate) fn command(&self, launch: &Launch, port: u16) -> Result<Vec<String>> {
         self.check(launch)?;

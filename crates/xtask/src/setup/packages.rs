@@ -220,7 +220,7 @@ pub(super) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "nghttp2-client",
-        why: "a test speaks HTTP/2 to nginx with h2load",
+        why: "iobench http and tests speak HTTP/2 with h2load",
         probe: Probe::Program("h2load"),
     },
     Package {

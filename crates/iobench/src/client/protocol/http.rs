@@ -10,7 +10,7 @@ use crate::client::protocol::requests::Requests;
 use crate::client::protocol::{Complaint, Fed, Intake, Protocol};
 use crate::random::SplitMix64;
 
-const HEAD_END: &[u8] = b"\r\n\r\n";
+pub(super) const HEAD_END: &[u8] = b"\r\n\r\n";
 /// Digits of a file's number in a request.
 const DIGITS: usize = 5;
 const BEFORE_NUMBER: &[u8] = b"GET /";
@@ -169,7 +169,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the length that a head announces; fails if the status is not a success.
-fn content_length(bytes: &[u8]) -> Result<u64, Complaint> {
+pub(super) fn content_length(bytes: &[u8]) -> Result<u64, Complaint> {
     let head = Head::parse(bytes)?;
     head.check_status(|digits| digits == b"200")?;
     if let Some(encoding) = head.encoding {

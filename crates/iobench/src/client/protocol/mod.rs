@@ -1,13 +1,15 @@
 //! Client protocols without sockets: produce requests as bytes, and check answers that arrive in
 //! pieces.
 //!
-//! `echo` and `filler` are the exchanges of `compare`; `http` and `memcache` are for real servers.
+//! `echo` and `filler` are the exchanges of `compare`; `http` and `memcache` are for real servers,
+//! `get` is for the application of `iobench http`.
 //! A wrong answer is described in words that continue "answer 17 ...".
 
 pub(crate) mod answer;
 mod deck;
 pub(crate) mod echo;
 pub(crate) mod filler;
+pub(crate) mod get;
 pub(crate) mod http;
 pub(crate) mod memcache;
 pub(crate) mod pattern;

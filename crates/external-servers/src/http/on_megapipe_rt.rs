@@ -1,0 +1,40 @@
+//! megapipe-rt with its `http::serve`: a runtime with a core on each CPU of the calling thread. Each
+//! core has an accept queue of its own.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use megapipe::{Config, DriverChoice};
+use megapipe_rt::{Bound, Runtime, http};
+
+use super::app::app;
+use crate::error::{Context, Result};
+use crate::workers::Ready;
+
+const REMEDY: &str = "run `iobench doctor`, which names what this machine lacks";
+
+/// Serves forever.
+pub(super) fn serve(
+    listener: TcpListener,
+    cores: usize,
+    driver: DriverChoice,
+    ready: Ready,
+) -> Result<()> {
+    let config = Config { driver, ..Config::default() };
+    let runtime = Runtime::builder().cores(cores).channel_config(config).build();
+    let (app, port) = (app(), Bound::from(listener));
+    let (ready, waited_for) = (Arc::new(ready), Arc::new(AtomicUsize::new(cores)));
+    let served = runtime.context("start megapipe-rt", REMEDY)?.run(move || {
+        let (app, port) = (app.clone(), port.clone());
+        let (ready, waited_for) = (Arc::clone(&ready), Arc::clone(&waited_for));
+        async move {
+            let listener = port.listen()?;
+            if waited_for.fetch_sub(1, Ordering::Relaxed) == 1 {
+                ready.tell();
+            }
+            http::serve(listener, app).await
+        }
+    });
+    served.context("serve", REMEDY)
+}

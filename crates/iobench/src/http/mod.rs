@@ -1,0 +1,218 @@
+//! `iobench http`: compares the same axum application on several async runtimes, over HTTP/1 and
+//! HTTP/2.
+//!
+//! `servers` has the servers, which are programs of their own (`iobench-external http`), and `plan`
+//! the workloads. Slots, figures and rows are those of `compare`; over HTTP/2 `h2load` is the
+//! client.
+
+mod h2load;
+mod plan;
+mod servers;
+mod table;
+
+use crate::apps::environment;
+use crate::cli::http::{HttpArgs, Version};
+use crate::client::ClientGroup;
+use crate::client::protocol::get::Get;
+use crate::client::sockets::Ending;
+use crate::client::sockets::kernel::{KernelSockets, Options};
+use crate::compare::report;
+use crate::compare::rounds::Clients;
+use crate::compare::slots::SlotShape;
+use crate::engine;
+use crate::engine::environment::Environment;
+use crate::engine::outcome::SlotOutcome;
+use crate::engine::progress::Progress;
+use crate::engine::rounds::{Bench, Measured, Turn};
+use crate::error::{Error, Result};
+use crate::http::h2load::{H2load, Program, Shape};
+use crate::http::plan::{Plan, Workload};
+use crate::http::servers::Servers;
+use crate::output;
+use crate::results::files::ResultFiles;
+use crate::results::{Document, ExperimentRecord, Row, Slots};
+use crate::server::running::Running;
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::clock::now_ns;
+use crate::sys::limits::Limits;
+use crate::sys::signals::Signals;
+
+/// Runs the comparison and prints it; true if every row is valid.
+pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
+    let begun_ns = now_ns();
+    // Before any thread is started, because threads inherit the mask and the network.
+    let signals = Signals::block();
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
+    let servers = Servers::choose(arguments)?;
+    let (names, baseline) = (servers.names(), servers.baseline);
+    let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;
+    let h2load = plan.has(Version::Two).then(Program::find).transpose()?;
+    let network = environment::isolate()?;
+    let limits = Limits::raise()?;
+    limits.check_connections(plan.most_connections())?;
+    limits.check_backlog(plan.most_connections())?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
+    let environment = Environment::gather(&limits, seed)?;
+    let schedule = plan.schedule(baseline, begun_ns, seed);
+    let workloads = plan.workloads.len();
+    schedule.announce(format_args!("{} servers at {workloads} workloads", names.len()));
+    let mut bench = HttpBench {
+        plan: &plan,
+        names: &names,
+        running: start(&plan, &servers, &signals)?,
+        h2load: h2load.as_ref(),
+        ending: arguments.ending,
+        signals: &signals,
+        clients: None,
+    };
+    let measured = engine::rounds::run(&schedule, &mut bench)?;
+    drop(bench);
+    let rows = rows(&plan, &names, baseline, &measured)?;
+    let file = describe(&servers, h2load.as_ref(), &network);
+    let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
+    output::print(&format!("{}\n{file}\n", report::describe(&environment, of_servers)));
+    table::table(&rows, names[baseline]).print();
+    output::print(&measured.repeats.describe());
+    let valid = rows.iter().all(|row| row.valid);
+    if let Some(files) = files {
+        let experiment = experiment(arguments.measure.quick, file);
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let baseline = names[baseline].to_owned();
+        files.write(&Document {
+            slots: Some(slots(&plan, &measured)),
+            ..Document::new(environment, experiment, elapsed_s, baseline, rows)
+        })?;
+    }
+    Ok(valid)
+}
+
+fn rows(
+    plan: &Plan,
+    names: &[&str],
+    baseline: usize,
+    measured: &Measured<SlotOutcome>,
+) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (workload, outcomes) in plan.workloads.iter().zip(&measured.outcomes) {
+        let Workload { version, connections, streams, cell } = workload;
+        let of_workload = report::rows(cell, *connections, names, baseline, outcomes)?;
+        rows.extend(of_workload.into_iter().map(|mut row| {
+            report::note_sharing(&mut row);
+            Row { workload: version.name().to_owned(), pipeline: *streams, ..row }
+        }));
+    }
+    Ok(rows)
+}
+
+fn experiment(quick: bool, file: String) -> ExperimentRecord {
+    ExperimentRecord {
+        name: "http".to_owned(),
+        title: "An axum application on async runtimes".to_owned(),
+        source: None,
+        scale: if quick { "quick" } else { "default" }.to_owned(),
+        file,
+    }
+}
+
+/// Returns the numbers of rounds, slots and slices, for the result file.
+fn slots(plan: &Plan, measured: &Measured<SlotOutcome>) -> Slots {
+    Slots {
+        rounds: measured.rounds,
+        repeated_rounds: measured.repeats.rounds,
+        per_round: plan.passes,
+        slice_ms: plan.slicing.length_ns as f64 / 1e6,
+    }
+}
+
+/// Returns the versions of servers and clients, and the network, as text.
+fn describe(servers: &Servers, h2load: Option<&Program>, network: &str) -> String {
+    let h2load = h2load.map_or(String::new(), |program| {
+        format!(
+            "client over HTTP/2: {}, which checks the status of every answer\n",
+            program.version
+        )
+    });
+    format!(
+        "{}client over HTTP/1: iobench {}, which checks every byte\n{h2load}network: {network}\n",
+        servers.describe(),
+        env!("IOBENCH_VERSION")
+    )
+}
+
+/// Starts every server once for each number of cores.
+fn start(plan: &Plan, servers: &Servers, signals: &Signals) -> Result<Vec<(usize, Vec<Running>)>> {
+    let mut running: Vec<(usize, Vec<Running>)> = Vec::new();
+    for Workload { cell, .. } in &plan.workloads {
+        if running.iter().all(|(cores, _)| *cores != cell.cores) {
+            running.push((cell.cores, servers.start(&cell.placement.server_cpus, signals)?));
+        }
+    }
+    Ok(running)
+}
+
+/// The running servers and their clients.
+struct HttpBench<'a> {
+    plan: &'a Plan,
+    names: &'a [&'a str],
+    /// By number of cores.
+    running: Vec<(usize, Vec<Running>)>,
+    h2load: Option<&'a Program>,
+    ending: Ending,
+    signals: &'a Signals,
+    /// Clients of the current round.
+    clients: Option<Clients<'a>>,
+}
+
+impl<'a> HttpBench<'a> {
+    fn clients(&self, workload: &'a Workload) -> Result<Clients<'a>> {
+        let Workload { connections, streams, cell, .. } = workload;
+        let (cpus, response_bytes) = (&cell.placement.client_cpus, cell.exchange.response_bytes);
+        let slicing = self.plan.slicing;
+        let shape = SlotShape { connections: *connections, slicing, network: None };
+        let (servers, signals) = (self.names.len(), self.signals);
+        match (workload.version, self.h2load) {
+            (Version::Two, Some(program)) => {
+                let (cpus, connections, streams) = (cpus.clone(), *connections, *streams);
+                let load = Shape { cpus, connections, streams, response_bytes, slicing };
+                let h2load = H2load::new(program, load, signals)?;
+                Clients::of_group(h2load, cell, &shape, servers, signals)
+            }
+            _ => {
+                let options = Options::for_short_requests(self.ending);
+                let (sockets, transactions) =
+                    (move |_| KernelSockets::new(options.clone()), cell.transactions);
+                let get = move |_| Get::new(response_bytes, transactions);
+                let group = ClientGroup::start_speaking(cpus, *connections, slicing, sockets, get)?;
+                Clients::of_group(group, cell, &shape, servers, signals)
+            }
+        }
+    }
+}
+
+impl Bench for HttpBench<'_> {
+    type Slot = SlotOutcome;
+
+    fn describe(&self, cell: usize, subject: usize) -> String {
+        format!("{}, {}", self.names[subject], self.plan.workloads[cell].describe())
+    }
+
+    fn open(&mut self, first: Turn, _: &Progress) -> Result<()> {
+        self.clients = Some(self.clients(&self.plan.workloads[first.cell])?);
+        Ok(())
+    }
+
+    fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
+        let cores = self.plan.workloads[turn.cell].cell.cores;
+        let of_cores = self.running.iter_mut().find(|(known, _)| *known == cores);
+        let server = of_cores.and_then(|(_, servers)| servers.get_mut(turn.subject));
+        match (&mut self.clients, server) {
+            (Some(clients), Some(server)) => clients.measure(turn, server),
+            _ => Err(Error::setup("a slot without clients or server", "report this as a bug")),
+        }
+    }
+
+    fn close(&mut self, _: Turn, _: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
+        self.clients = None;
+        Ok(())
+    }
+}

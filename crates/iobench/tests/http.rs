@@ -1,0 +1,296 @@
+//! Tests of `iobench http`: with the servers of `iobench-external`, and with servers of their own
+//! as peers.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use common::{children, iobench, run, run_undisturbed, signal, stderr, wait};
+use serde_json::Value;
+
+const SHORT: [&str; 6] = ["--rounds", "3", "--duration", "200ms", "--cores", "1"];
+
+/// The directory of the built programs.
+fn directory() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_iobench")).parent().unwrap()
+}
+
+/// Returns whether `iobench-external` was built with the servers, as the full test run builds it.
+fn is_built() -> bool {
+    let program = directory().join("iobench-external");
+    let output = Command::new(program).args(["http", "--list"]).output();
+    output.is_ok_and(|output| output.stdout.starts_with(b"tokio: "))
+}
+
+/// Fails if a row is invalid for another reason than a busy machine.
+#[track_caller]
+fn assert_measured(document: &Value, servers: &[&str], printed: &str) {
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len() % servers.len(), 0, "{document:#}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(row["subject"], servers[index % servers.len()], "{printed}");
+        for note in row["notes"].as_array().unwrap() {
+            let note = note.as_str().unwrap();
+            let harmless = ["clean slices", "pairs", "baseline", "busy", "share CPUs"];
+            assert!(harmless.iter().any(|known| note.contains(known)), "{note}: {printed}");
+        }
+    }
+}
+
+/// Runs two servers of `iobench-external` and checks that there are figures.
+fn compare(test: &str, more: &[&str]) -> Option<(Value, String)> {
+    if !is_built() {
+        testkit::skip(test, "iobench-external is not built with the feature http");
+        return None;
+    }
+    let words = ["http", "--servers", "tokio,megapipe-rt-epoll", "--connections", "4"];
+    let (status, document, printed) = run_undisturbed(&[&words[..], more, &SHORT].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    assert_measured(&document, &["tokio", "megapipe-rt-epoll"], &printed);
+    assert_eq!(document["experiment"]["name"], "http");
+    assert_eq!(document["baseline"], "tokio");
+    let about = document["experiment"]["file"].as_str().unwrap();
+    assert!(about.contains("tokio: axum 0.") && about.contains("\nnetwork: "), "{about}");
+    assert!(printed.contains(about), "{printed}");
+    Some((document, printed))
+}
+
+/// Returns the figure of a row that has undisturbed slices; rows of a busy machine may have none.
+fn figure(row: &Value, name: &str) -> Option<f64> {
+    let figure = row[name].as_f64();
+    assert!(figure.is_some_and(|figure| figure > 0.0) || row["valid"] == false, "{row:#}");
+    figure
+}
+
+#[test]
+fn http_1_is_measured_by_iobench_with_short_and_persistent_connections() {
+    let test = "http_1_is_measured_by_iobench_with_short_and_persistent_connections";
+    let more = ["--versions", "1", "--response-bytes", "64", "--transactions", "1,0"];
+    let Some((document, printed)) = compare(test, &more) else { return };
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "{printed}");
+    for row in rows {
+        assert_eq!((&row["workload"], &row["response_bytes"]), (&"HTTP/1".into(), &64.into()));
+        assert!(row["request_bytes"].as_u64().unwrap() > 60, "{row:#}");
+        for name in ["throughput", "server_cpu_us", "cpu_both_us"] {
+            figure(row, name);
+        }
+        figure(&row["latency_us"], "p99");
+    }
+    assert_eq!((&rows[0]["transactions"], &rows[2]["transactions"]), (&1.into(), &0.into()));
+    assert!(printed.contains("HTTP/1, answers of 64 bytes"), "{printed}");
+}
+
+#[test]
+fn http_2_is_measured_by_h2load() {
+    let more = ["--versions", "2", "--response-bytes", "16384", "--streams", "3"];
+    let Some((document, printed)) = compare("http_2_is_measured_by_h2load", &more) else { return };
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for row in rows {
+        assert_eq!((&row["workload"], &row["pipeline"]), (&"HTTP/2".into(), &3.into()));
+        figure(row, "throughput");
+        figure(row, "server_cpu_us");
+        figure(&row["latency_us"], "p50");
+    }
+    assert!(printed.contains("client over HTTP/2: h2load nghttp2/"), "{printed}");
+    assert!(printed.contains("4 x 3"), "{printed}");
+}
+
+#[test]
+fn quick_is_a_first_look_at_every_server() {
+    let test = "quick_is_a_first_look_at_every_server";
+    if !is_built() {
+        return testkit::skip(test, "iobench-external is not built with the feature http");
+    }
+    // One second instead of the usual fifty.
+    let short = ["--quick", "--rounds", "1", "--duration", "100ms", "--versions", "1"];
+    let (status, document, printed) = run_undisturbed(&[&["http"], &short[..]].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    let rows = document["results"].as_array().unwrap();
+    let subjects: Vec<&str> = rows.iter().filter_map(|row| row["subject"].as_str()).collect();
+    for server in ["tokio", "tokio-per-core", "megapipe-rt", "megapipe-rt-epoll"] {
+        assert_eq!(subjects.iter().filter(|name| **name == server).count(), 2, "{printed}");
+    }
+    assert_eq!(document["experiment"]["scale"], "quick");
+}
+
+/// The environment variable with the port, for the next test, which runs as an external server.
+const PORT: &str = "IOBENCH_TEST_PORT";
+
+/// A server of HTTP/1 with a thread for each connection. It does nothing unless a comparison
+/// started it.
+#[test]
+fn serves_as_a_peer() {
+    let Ok(port) = std::env::var(PORT) else { return };
+    let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
+    for connection in listener.incoming() {
+        let connection = connection.unwrap();
+        thread::spawn(move || answer(connection));
+    }
+}
+
+/// Answers `GET /BYTES` until the client closes.
+fn answer(connection: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(connection.try_clone().ok()?);
+    let mut connection = connection;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|&count| count > 0)?;
+        let bytes = line.split(['/', ' ']).nth(2)?.parse().ok()?;
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).ok().filter(|&count| count > 0)?;
+        }
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
+        connection.write_all(&[head.as_bytes(), &vec![b'x'; bytes]].concat()).ok()?;
+    }
+}
+
+/// Returns the value of `--peer` for this test program.
+fn peer(name: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    format!("{name}=env {PORT}={{port}} '{program}' --exact serves_as_a_peer")
+}
+
+const OWN: [&str; 8] =
+    ["--versions", "1", "--response-bytes", "64", "--transactions", "0", "--connections", "4"];
+
+/// Returns the words of a comparison of these peers alone, run from a directory where no
+/// `iobench-external` is found.
+struct Alone(PathBuf);
+
+impl Alone {
+    /// Links the program into a directory of its own.
+    fn new(name: &str) -> Alone {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        fs::hard_link(env!("CARGO_BIN_EXE_iobench"), directory.join("iobench")).unwrap();
+        Alone(directory)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.0.join("iobench"));
+        command.args(words).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_peer_is_compared_and_can_be_the_baseline() {
+    let (one, other) = (peer("one"), peer("other"));
+    let peers = ["http", "--peer", &one, "--peer", &other, "--baseline", "other"];
+    let alone = Alone::new("peers");
+    let file = alone.0.join("document.json");
+    let json = ["--json", file.to_str().unwrap()];
+    let mut command = alone.command(&[&peers[..], &OWN, &SHORT, &json].concat());
+    let output = command.output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(message.contains("only the servers of --peer are compared"), "{message}");
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    common::check_document(&document, file.to_str().unwrap());
+    assert_measured(&document, &["one", "other"], &message);
+    assert_eq!(document["baseline"], "other");
+    figure(&document["results"][0], "throughput");
+}
+
+#[test]
+fn a_server_that_dies_makes_its_rows_invalid() {
+    let (mortal, other) = (peer("mortal"), peer("other"));
+    let alone = Alone::new("mortal");
+    let file = alone.0.join("document.json");
+    let words = ["http", "--peer", &mortal, "--peer", &other, "--strict"];
+    let more = ["--json", file.to_str().unwrap(), "--rounds", "3", "--duration", "500ms"];
+    let words = [&words[..], &OWN, &more, &SHORT[4..]].concat();
+    let mut command = alone.command(&words);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // When the first round is announced both servers have accepted connections.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("round 1 of 3")));
+    // The first that was started.
+    let mut servers = children(child.id());
+    servers.sort_by_key(|(process, started)| (*started, *process));
+    signal(servers[0].0, libc::SIGKILL);
+    let rest = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
+    assert_eq!(wait(&mut child), Some(2), "{}", rest.join().unwrap());
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let row = &document["results"][0];
+    assert_eq!((&row["subject"], &row["valid"]), (&"mortal".into(), &false.into()), "{row:#}");
+    assert!(row["notes"].to_string().contains("the server process ended"), "{row:#}");
+}
+
+#[test]
+fn wrong_answers_make_a_row_invalid() {
+    // The echo server sends the request back, which is no answer.
+    let program = env!("CARGO_BIN_EXE_iobench");
+    let echo =
+        format!("echo='{program}' serve --server epoll --port {{port}} --server-cpus {{cpus}}");
+    let alone = Alone::new("wrong");
+    let file = alone.0.join("document.json");
+    let words = ["http", "--peer", &echo, "--strict", "--json", file.to_str().unwrap()];
+    let output = alone.command(&[&words[..], &OWN, &SHORT].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let notes = document["results"][0]["notes"].to_string();
+    assert!(notes.contains("answers differed") && notes.contains("GET /64"), "{notes}");
+}
+
+#[track_caller]
+fn assert_refused(command: &mut Command, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "no `{part}` in: {message}");
+    }
+}
+
+#[test]
+fn a_missing_client_or_server_program_comes_with_its_remedy() {
+    let alone = Alone::new("missing");
+    let one = peer("one");
+    let over_2 = ["http", "--peer", &one, "--versions", "2"];
+    assert_refused(
+        alone.command(&over_2).env("PATH", "/nonexistent"),
+        &["h2load", "nghttp2-client", "--versions 1"],
+    );
+    assert_refused(
+        alone.command(&["http", "--servers", "tokio"]).env("PATH", "/nonexistent"),
+        &["`iobench-external`", "cargo build --release -p iobench-external --features http"],
+    );
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let one = peer("one");
+    let alone = Alone::new("mistakes");
+    let with = |more: &[&str]| {
+        let words = ["http", "--peer", &one, "--versions", "1"];
+        alone.command(&[&words[..], more].concat())
+    };
+    assert_refused(&mut with(&["--baseline", "tokio"]), &["`tokio`", "choose one of one"]);
+    assert_refused(&mut with(&["--peer", &one]), &["two servers have the name `one`"]);
+    assert_refused(&mut with(&["--cores", "1000"]), &["1000 server threads do not fit"]);
+    assert_refused(&mut with(&["--response-bytes", "0"]), &["1 to 1048576"]);
+    assert_refused(&mut with(&["--versions", "3"]), &["3"]);
+    let none = run(&["http", "--peer", &one, "--versions", "2", "--transactions", "1"]);
+    assert!(stderr(&none).contains("connections persist"), "{}", stderr(&none));
+    if is_built() {
+        let servers = ["http", "--servers", "node", "--versions", "1"];
+        assert_refused(&mut iobench(&servers), &["no server `node`", "tokio-per-core"]);
+    }
+}
