@@ -5,6 +5,7 @@
 //! it.
 
 use crate::core::{Core, CoreChannel, Sink, current};
+use crate::record::{Reason, note};
 use crate::spawn::spawn_blocking;
 use megapipe::{Buffer, Event, Handle, Kind, Rejected};
 use std::cell::{Cell, RefCell};
@@ -304,6 +305,7 @@ impl State {
         if !self.operations.borrow().iter().any(|operation| operation.request == Request::Sync) {
             return Poll::Ready(());
         }
+        note(Reason::FILE);
         let waker = context.waker();
         if !self.sync_waiters.borrow().iter().any(|kept| kept.will_wake(waker)) {
             let waker = waker.clone();
@@ -369,6 +371,7 @@ impl Future for InFlight {
         if let Some(result) = self.operation.result.take() {
             return Poll::Ready(result);
         }
+        note(Reason::FILE);
         let former = self.operation.waker.replace(Some(context.waker().clone()));
         drop(former);
         Poll::Pending

@@ -3,6 +3,7 @@
 //! A handle of a group has a waker of its own, which puts the handle's key into the group's queue.
 //! So a group polls only the handles of tasks that have ended, in the order of their ends.
 
+use crate::record::{Reason, note};
 use crate::spawn::spawn_local;
 use crate::task::{JoinError, JoinHandle};
 use slotmap::SlotMap;
@@ -116,6 +117,7 @@ impl<T: 'static> TaskGroup<T> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn spawn(&mut self, future: impl Future<Output = T> + 'static) {
         self.add(spawn_local(future));
     }
@@ -160,6 +162,7 @@ impl<T: 'static> TaskGroup<T> {
                 let former = queue.waker.take();
                 drop(queue);
                 drop(former);
+                note(Reason::TASK);
                 let waker = context.waker().clone();
                 let mut queue = self.ended.lock();
                 // A member may have ended meanwhile.

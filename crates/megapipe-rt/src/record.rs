@@ -22,8 +22,10 @@ impl Reason {
     pub(crate) const TASK: Reason = Reason(1 << 4);
     pub(crate) const BLOCKING_CALL: Reason = Reason(1 << 5);
     pub(crate) const SHUTDOWN: Reason = Reason(1 << 6);
-    const TIMER: Reason = Reason(1 << 7);
-    const RUNNING: Reason = Reason(1 << 8);
+    pub(crate) const FILE: Reason = Reason(1 << 7);
+    pub(crate) const SIGNAL: Reason = Reason(1 << 8);
+    const TIMER: Reason = Reason(1 << 9);
+    const RUNNING: Reason = Reason(1 << 10);
 
     fn contains(self, other: Reason) -> bool {
         self.0 & other.0 != 0
@@ -112,6 +114,8 @@ impl Record {
             (Reason::CONNECT, WaitsFor::Connect),
             (Reason::READ, WaitsFor::Read),
             (Reason::WRITE, WaitsFor::Write),
+            (Reason::FILE, WaitsFor::File),
+            (Reason::SIGNAL, WaitsFor::Signal),
             (Reason::TASK, WaitsFor::Task),
             (Reason::BLOCKING_CALL, WaitsFor::BlockingCall),
             (Reason::SHUTDOWN, WaitsFor::Shutdown),
@@ -182,10 +186,14 @@ pub enum WaitsFor {
     Accept,
     /// The end of a connect.
     Connect,
-    /// Input of a stream.
+    /// Input of a socket or a pipe.
     Read,
-    /// Output of a stream: room for more of it, or its end.
+    /// Output of a socket or a pipe: room for more of it, or its end.
     Write,
+    /// An operation on a file.
+    File,
+    /// A signal.
+    Signal,
     /// The end of another task.
     Task,
     /// The end of a call of [`spawn_blocking`](crate::spawn_blocking).
@@ -203,6 +211,8 @@ impl fmt::Display for WaitsFor {
             WaitsFor::Connect => "connect",
             WaitsFor::Read => "read",
             WaitsFor::Write => "write",
+            WaitsFor::File => "a file",
+            WaitsFor::Signal => "a signal",
             WaitsFor::Task => "another task",
             WaitsFor::BlockingCall => "a blocking call",
             WaitsFor::Shutdown => "the shutdown",

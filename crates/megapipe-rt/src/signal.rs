@@ -1,6 +1,7 @@
 //! Waiting for signals of the process.
 
 use crate::core::{Core, Sink, current};
+use crate::record::{Reason, note};
 use megapipe::{Event, Handle, Repeat, SignalInfo, Signals};
 use std::cell::Cell;
 use std::fmt;
@@ -90,6 +91,7 @@ impl Signal {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+        note(Reason::SIGNAL);
         let former = self.state.waker.replace(Some(context.waker().clone()));
         drop(former);
         Poll::Pending

@@ -5,8 +5,8 @@ mod common;
 use common::{TIME_LIMIT, runtime, within};
 use megapipe::DriverChoice;
 use megapipe_rt::{
-    Dump, Handle, TaskInfo, TaskState, TcpListener, TcpStream, WaitsFor, shutdown_requested, sleep,
-    spawn_blocking, spawn_local, spawn_on, timeout, yield_now,
+    Dump, Handle, TaskGroup, TaskInfo, TaskState, TcpListener, TcpStream, UdpSocket, WaitsFor,
+    shutdown_requested, sleep, spawn_blocking, spawn_local, spawn_on, timeout, yield_now,
 };
 use std::future::{pending, poll_fn};
 use std::sync::mpsc;
@@ -65,6 +65,11 @@ fn each_reason_is_named(driver: DriverChoice) {
         spawn!(vec![WaitsFor::BlockingCall], spawn_blocking(move || released.recv()));
         spawn!(vec![WaitsFor::Task], async { spawn_on(1, pending::<()>).await });
         spawn!(vec![], poll_fn(|_| std::task::Poll::<()>::Pending));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        spawn!(vec![WaitsFor::Read], async move { socket.recv_from().await });
+        let mut group = TaskGroup::new();
+        group.spawn(pending::<()>());
+        spawn!(vec![WaitsFor::Task], async move { group.next().await });
         let long = Duration::from_secs(3600);
         spawn!(vec![WaitsFor::Timer(long)], sleep(long));
         spawn!(

@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::family::Unix;
 use super::state::Incoming;
 use super::stream::Stream;
+use crate::record::{Reason, note};
 use megapipe::Message;
 use std::future::poll_fn;
 use std::io;
@@ -98,6 +99,7 @@ impl Connection {
                 }
             }
         }
+        note(Reason::READ);
         self.state.reader.wait(context);
         Poll::Pending
     }

@@ -4,6 +4,7 @@ use super::datagram::Datagram;
 use super::state::{State, cost_of};
 use crate::core::{Core, CoreChannel, Sink, current};
 use crate::net::waiters::{Place, Waiting};
+use crate::record::{Reason, note};
 use megapipe::{Buffer, Handle, Message, Rejected};
 use std::fmt;
 use std::future::poll_fn;
@@ -142,6 +143,7 @@ impl UdpSocket {
         if let Some(found) = self.state.take_input() {
             return Poll::Ready(found);
         }
+        note(Reason::READ);
         self.state.readers.wait(place, context);
         match self.start_receiving() {
             Ok(()) => {}
@@ -207,6 +209,7 @@ impl UdpSocket {
         if self.state.has_room() {
             return Poll::Ready(());
         }
+        note(Reason::WRITE);
         self.state.writers.wait(place, context);
         Poll::Pending
     }
@@ -226,6 +229,7 @@ impl UdpSocket {
             Err((error, refused)) if error.kind() == io::ErrorKind::WouldBlock => {
                 *buffer = refused;
                 if self.state.expect_room() {
+                    note(Reason::WRITE);
                     self.state.writers.wait(place, context);
                 } else {
                     context.waker().wake_by_ref();
@@ -278,6 +282,7 @@ impl UdpSocket {
             if self.state.output_bytes() == 0 {
                 return Poll::Ready(());
             }
+            note(Reason::WRITE);
             self.state.flushers.wait(&mut waiting.place, context);
             Poll::Pending
         })
