@@ -50,7 +50,7 @@ pub struct Nginx {
     ports: [Port; 3],
 }
 
-/// The sanitizer's options reach the binary that replaces this one, too; nginx drops other variables.
+/// Passes the sanitizer's options to a binary that replaces this one; nginx drops other variables.
 const SANITIZER: &str = "env ASAN_OPTIONS;";
 
 /// Environment variables with the paths of another build of nginx and of the module.

@@ -35,7 +35,7 @@ pub fn built(packages: &[&str]) -> PathBuf {
 const SANITIZED: &str = "MEGAPIPE_TEST_SANITIZED";
 const SANITIZER: &str = "MEGAPIPE_TEST_SANITIZER";
 
-/// Returns the path of a preload library, which is built unless `cargo xtask sanitize` has built it.
+/// Returns the path of a preload library; builds it unless `cargo xtask sanitize` has.
 pub fn preload_library(package: &str) -> PathBuf {
     let file = format!("lib{}.so", package.replace('-', "_"));
     match env::var_os(SANITIZED) {

@@ -92,8 +92,8 @@ const THREAD: &[Part] = &[
 ];
 
 /// The packages of the preload libraries, each with the package and the name of the tests that run
-/// programs with it, and tests that are left out: those of `fabled` preload libraries of their own, and
-/// in those of `mtcp` curl(1) sometimes waits for ever in setlocale(3), for a reason that is not known.
+/// programs with it, and tests that are left out. Those of `fabled` preload libraries of their own.
+/// In those of `mtcp` curl(1) sometimes waits for ever in setlocale(3); why is not known.
 type Preloaded = (&'static str, &'static str, &'static str, &'static [&'static str]);
 const PRELOAD: &[Preloaded] = &[
     (
@@ -113,8 +113,8 @@ const PRELOAD: &[Preloaded] = &[
 /// The step with both, which `cargo xtask` repeats by this name.
 const PRELOAD_STEP: &str = "sanitize --only fable-preload";
 
-/// Runs programs with preload libraries that AddressSanitizer instruments. The programs and the rest
-/// are not: they load the compiler's own runtime of the sanitizer, whose interface is the same.
+/// Runs programs with preload libraries that AddressSanitizer instruments. The programs themselves
+/// are not: they load the C compiler's runtime of the sanitizer, whose interface is the same.
 fn preload(root: &Path) -> Result<(), String> {
     let host = host_triple()?;
     let directory = absolute_target(root)?.join("asan");
@@ -142,7 +142,7 @@ fn runtime() -> Result<PathBuf, String> {
     let output = Command::new("cc").arg("-print-file-name=libasan.so").output();
     let output = output.map_err(|error| format!("cannot run cc: {error}; install gcc"))?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    // A compiler that lacks the file prints its name alone. The loader does not read linker scripts.
+    // A compiler that lacks the file prints its name alone.
     let path = path.canonicalize().map_err(|_| "cc has no libasan.so; install gcc".to_string())?;
     Ok(path)
 }

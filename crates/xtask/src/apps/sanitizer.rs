@@ -10,11 +10,12 @@ use crate::command::make_directory;
 /// Compiler flags. Frame pointers are kept, so that a report names the callers.
 pub(super) const FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer";
 
-/// Prefix of the files to which the sanitizer writes, because the tests close the output of servers.
+/// Prefix of the files to which the sanitizer writes: the tests close the output of servers.
 const REPORT: &str = "report";
 
-/// Runs `cargo test` with the arguments that `adapt` adds, on something sanitized; fails if the tests
-/// fail or the sanitizer reports anything. `reports` is a directory for the reports, which is emptied.
+/// Runs `cargo test` with the arguments that `adapt` adds, on something sanitized; fails if the
+/// tests fail or the sanitizer reports anything. `reports` is a directory for the reports, which is
+/// emptied.
 pub(crate) fn run_tests(
     root: &Path,
     reports: &Path,
@@ -27,8 +28,8 @@ pub(crate) fn run_tests(
     let mut tests = cargo();
     tests.args(["test", "--locked"]).current_dir(root);
     // Servers do not free their memory at the end of the process; that is not a leak of the
-    // channel. Some tests preload a library, which then comes before the sanitizer's. nginx and each
-    // of its modules have variables of the same names.
+    // channel. Some tests preload a library, which then comes before the sanitizer's. nginx and
+    // each of its modules have variables of the same names.
     let log = reports.join(REPORT);
     let options = format!(
         "detect_leaks=0:verify_asan_link_order=0:detect_odr_violation=0:log_path={}",

@@ -553,8 +553,8 @@ impl UringDriver {
         (came + lazy, internal)
     }
 
-    /// Appends the outcomes of lazy writes that have succeeded; returns their number. The caller has
-    /// reaped all completions.
+    /// Appends the outcomes of lazy writes that have succeeded; returns their number. The caller
+    /// has reaped all completions.
     fn take_lazy(&mut self, sink: &mut VecDeque<Outcome>) -> u32 {
         if self.ring.queued() > 0 || self.ring.has_overflown() {
             return 0;
