@@ -2,8 +2,9 @@
 //! runtimes.
 //!
 //! Each server is written as a user of its runtime would write it: tokio by `axum::serve`, compio
-//! by `cyper_axum::serve`, monoio by hyper-util over the traits of monoio-compat, and megapipe-rt by
-//! its `http::serve`. All of them serve HTTP/1 and, if the client begins with its preface, HTTP/2.
+//! by `cyper_axum::serve`, monoio by hyper-util over the traits of monoio-compat, and megapipe-rt
+//! by its `http::serve`. All of them serve HTTP/1 and, if the client begins with its preface,
+//! HTTP/2.
 
 #[cfg(feature = "http")]
 mod app;
@@ -87,10 +88,11 @@ impl Server {
 
     /// Returns whether this program was built with the server.
     fn is_built(self) -> bool {
+        let features = [cfg!(feature = "http"), cfg!(feature = "http-compio")];
         match self {
-            Server::Compio => cfg!(feature = "http-compio"),
+            Server::Compio => features[1],
             Server::Monoio => cfg!(feature = "http-monoio"),
-            _ => cfg!(feature = "http"),
+            _ => features[0],
         }
     }
 

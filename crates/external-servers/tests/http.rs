@@ -65,7 +65,7 @@ fn answers_have_the_length_that_was_asked_for(server: &str) {
             let got = output_of("curl", &["-sS", "--fail", "--max-time", "60", version, &url]);
             assert!(got == vec![b'x'; bytes], "{version}: {} instead of {bytes} bytes", got.len());
         }
-        for wrong in [format!("{}{}", serving.url, LONGEST + 1), format!("{}", serving.url)] {
+        for wrong in [format!("{}{}", serving.url, LONGEST + 1), serving.url.to_string()] {
             let words = ["-sS", "-o", "/dev/null", "-w", "%{http_code}", version, &wrong];
             assert_eq!(output_of("curl", &words), b"404", "{wrong}");
         }

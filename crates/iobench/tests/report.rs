@@ -195,7 +195,7 @@ fn transports_are_compared_with_an_older_run() {
 
 #[test]
 fn versions_of_http_and_streams_are_told_apart() {
-    let page = page_of(&[&sample::http(1.5)]);
+    let page = page_of(&[&http(1.5)]);
     for told in [
         "megapipe-rt against tokio at HTTP/1, 1 connection",
         "HTTP/2, 16 connections",
@@ -205,7 +205,7 @@ fn versions_of_http_and_streams_are_told_apart() {
     ] {
         assert!(page.contains(told), "no `{told}` in {page}");
     }
-    let (old, new) = (sample::http(1.5), sample::http(1.2));
+    let (old, new) = (http(1.5), http(1.2));
     assert_eq!(diff(&old, &old, &[]).status.code(), Some(0));
     let output = diff(&old, &new, &[]);
     let text = stdout(&output);
@@ -496,4 +496,44 @@ fn every_picture_names_subjects_workload_and_units() {
     ] {
         assert!(titles.iter().flatten().any(|shown| *shown == title), "no `{title}`: {titles:?}");
     }
+}
+
+/// Returns a result file of `http`: two servers at three workloads, with this ratio of throughputs.
+fn http(ratio: f64) -> Value {
+    let mut rows = Vec::new();
+    for (version, connections, streams) in [("HTTP/1", 1, 1), ("HTTP/1", 16, 1), ("HTTP/2", 16, 10)]
+    {
+        for (server, ratio) in [("tokio", 1.0), ("megapipe-rt", ratio)] {
+            let is_baseline = server == "tokio";
+            let rate = 40_000.0 * f64::from(connections * streams).sqrt() * ratio;
+            let us = 1e6 * f64::from(connections * streams) / rate;
+            let mut row = sample::row(server, "closed");
+            row["workload"] = json!(version);
+            row["connections"] = json!(connections);
+            row["pipeline"] = json!(streams);
+            row["request_bytes"] = json!(if streams == 1 { 73 } else { 0 });
+            row["throughput"] = json!(rate);
+            row["server_cpu_us"] = json!(1e6 / rate);
+            row["latency_us"] = json!({ "p1": us * 0.8, "p25": us * 0.9, "p50": us, "p75": us * 1.1,
+                                        "p99": us * 2.0, "p999": us * 3.0, "max": us * 4.0 });
+            row["throughput_ratio"] =
+                if is_baseline { interval_of_one() } else { sample::interval(ratio) };
+            row["cpu_ratio"] =
+                if is_baseline { interval_of_one() } else { sample::interval(1.0 / ratio) };
+            let round = |at: f64| {
+                json!({ "latency_us": null, "throughput": rate * at,
+                        "server_cpu_us": 1e6 / rate / at, "valid": true })
+            };
+            row["rounds"] = [0.98, 0.99, 1.0, 1.01, 1.02].into_iter().map(round).collect();
+            rows.push(row);
+        }
+    }
+    let mut http = sample::document("http", "An axum application on async runtimes", "tokio", rows);
+    http["experiment"]["source"] = Value::Null;
+    http["experiment"]["file"] = json!("tokio: axum 0.8.9, hyper 1.12.0, tokio 1.54.1\n");
+    http
+}
+
+fn interval_of_one() -> Value {
+    json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 })
 }

@@ -33,7 +33,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Returns `Ok` when the shutdown of the runtime is requested. The connections end by themselves,
 /// after the requests in progress; [`Runtime::shutdown`](crate::Runtime::shutdown) waits for them.
 /// A failed accept, for example for lack of descriptors, is logged (`tracing`) and accepting goes
-/// on. A request's header that is not complete after 30 s ends its connection.
+/// on. A connection whose next request's header is not complete after 30 s is closed, also one that
+/// was idle so long.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};

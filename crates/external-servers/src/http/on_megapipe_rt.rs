@@ -1,5 +1,5 @@
-//! megapipe-rt with its `http::serve`: a runtime with a core on each CPU of the calling thread. Each
-//! core has an accept queue of its own.
+//! megapipe-rt with its `http::serve`: a runtime with a core on each CPU of the calling thread.
+//! Each core has an accept queue of its own.
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -41,8 +41,8 @@ impl Program {
         let file = search(&[], "h2load").ok_or_else(|| {
             Error::setup(
                 "the program h2load, which loads servers over HTTP/2, is not installed",
-                "install the package nghttp2-client (`cargo xtask setup`), or leave HTTP/2 out with \
-                 --versions 1",
+                "install the package nghttp2-client (`cargo xtask setup`), or leave HTTP/2 out \
+                 with --versions 1",
             )
         })?;
         let version = version(&file, "--version");

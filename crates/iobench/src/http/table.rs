@@ -1,5 +1,5 @@
-//! Formats the table: a block for every version of HTTP, number of cores and answer size, a line for
-//! every server and kind of connections.
+//! Formats the table: a block for every version of HTTP, number of cores and answer size, a line
+//! for every server and kind of connections.
 
 use crate::compare::table::slices;
 use crate::results::Row;

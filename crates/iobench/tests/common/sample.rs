@@ -49,7 +49,7 @@ fn encoded(times: &Histogram<u64>) -> String {
     BASE64.encode(bytes)
 }
 
-fn interval(median: f64) -> Value {
+pub(crate) fn interval(median: f64) -> Value {
     json!({ "estimate": median, "low": median * 0.95, "high": median * 1.06 })
 }
 
@@ -341,42 +341,4 @@ pub(crate) fn compared(ratio: f64) -> Value {
     document["slots"] =
         json!({ "rounds": 5, "repeated_rounds": 0, "per_round": 2, "slice_ms": 10.0 });
     document
-}
-
-/// Returns a result file of `http`: two servers at three workloads, with this ratio of throughputs.
-pub(crate) fn http(ratio: f64) -> Value {
-    let mut rows = Vec::new();
-    for (version, connections, streams) in [("HTTP/1", 1, 1), ("HTTP/1", 16, 1), ("HTTP/2", 16, 10)]
-    {
-        for (server, ratio) in [("tokio", 1.0), ("megapipe-rt", ratio)] {
-            let is_baseline = server == "tokio";
-            let rate = 40_000.0 * f64::from(connections * streams).sqrt() * ratio;
-            let us = 1e6 * f64::from(connections * streams) / rate;
-            let mut row = row(server, "closed");
-            row["workload"] = json!(version);
-            row["connections"] = json!(connections);
-            row["pipeline"] = json!(streams);
-            row["request_bytes"] = json!(if streams == 1 { 73 } else { 0 });
-            row["throughput"] = json!(rate);
-            row["server_cpu_us"] = json!(1e6 / rate);
-            row["latency_us"] = json!({ "p1": us * 0.8, "p25": us * 0.9, "p50": us, "p75": us * 1.1,
-                                        "p99": us * 2.0, "p999": us * 3.0, "max": us * 4.0 });
-            row["throughput_ratio"] = if is_baseline { interval_of_one() } else { interval(ratio) };
-            row["cpu_ratio"] = if is_baseline { interval_of_one() } else { interval(1.0 / ratio) };
-            let round = |at: f64| {
-                json!({ "latency_us": null, "throughput": rate * at,
-                        "server_cpu_us": 1e6 / rate / at, "valid": true })
-            };
-            row["rounds"] = [0.98, 0.99, 1.0, 1.01, 1.02].into_iter().map(round).collect();
-            rows.push(row);
-        }
-    }
-    let mut http = document("http", "An axum application on async runtimes", "tokio", rows);
-    http["experiment"]["source"] = Value::Null;
-    http["experiment"]["file"] = json!("tokio: axum 0.8.9, hyper 1.12.0, tokio 1.54.1\n");
-    http
-}
-
-fn interval_of_one() -> Value {
-    json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 })
 }

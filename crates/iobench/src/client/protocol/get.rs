@@ -19,7 +19,8 @@ pub(crate) struct Get {
 impl Get {
     pub(crate) fn new(body_bytes: usize, transactions: u32) -> Get {
         let request = format!(
-            "GET /{body_bytes} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: iobench\r\nAccept: */*\r\n\r\n"
+            "GET /{body_bytes} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: iobench\r\n\
+             Accept: */*\r\n\r\n"
         );
         Get { request: request.into_bytes(), body_bytes: body_bytes as u64, transactions }
     }
