@@ -197,8 +197,8 @@ fn transports_are_compared_with_an_older_run() {
 fn versions_of_http_and_streams_are_told_apart() {
     let page = page_of(&[&http(1.5)]);
     for told in [
-        "megapipe-rt against tokio at HTTP/1, 1 connection",
-        "HTTP/2, 16 connections",
+        "megapipe-rt against tokio at HTTP&#x2f;2, 16 connections",
+        "tokio at HTTP/1, 1 connection",
         "10 requests under way",
         "throughput +50\u{a0}% [",
         "tokio: axum 0.8.9, hyper 1.12.0, tokio 1.54.1",
