@@ -56,6 +56,11 @@ fn cpp() {
 }
 
 #[test]
+fn async_rust() {
+    follow("async-rust.md", &[("curl", "curl")], nothing);
+}
+
+#[test]
 fn rust() {
     follow("rust.md", &[], nothing);
 }
@@ -78,8 +83,16 @@ fn no_page_is_forgotten() {
     let name = |page: std::io::Result<fs::DirEntry>| page.expect("a page").file_name();
     let mut pages: Vec<_> = pages.map(|page| name(page).into_string()).collect();
     pages.sort();
-    let tested =
-        ["c", "cpp", "memcached", "nginx", "repeat-a-figure", "rust", "unmodified-programs"];
+    let tested = [
+        "async-rust",
+        "c",
+        "cpp",
+        "memcached",
+        "nginx",
+        "repeat-a-figure",
+        "rust",
+        "unmodified-programs",
+    ];
     assert_eq!(pages, tested.map(|name| Ok(format!("{name}.md"))));
 }
 
