@@ -74,7 +74,8 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     let built = target.join("apps/nginx");
     let build =
         Build { objects: built.join("objects"), targets: &["modules"], arguments: Vec::new() };
-    build.make(root, target)?;
+    // Held until the module is in its place.
+    let _alone = build.make(root, target)?;
     let (made, module) = (build.objects.join(MODULE), built.join(MODULE));
     let slim = stripped(&made, &module)?;
     place(&slim, &module).map_err(|error| format!("cannot place {}: {error}", module.display()))?;
@@ -92,12 +93,13 @@ struct Build {
 }
 
 impl Build {
-    /// Makes the targets, unless they are up to date.
-    fn make(&self, root: &Path, target: &Path) -> Result<(), String> {
+    /// Makes the targets, unless they are up to date. Returns a lock against other processes that
+    /// build.
+    fn make(&self, root: &Path, target: &Path) -> Result<Lock, String> {
         let library = library(root, target)?;
         let tree = source::fetch(target, "nginx", source::Version::Installed)?;
         let ours = root.join("apps/nginx");
-        let _alone = Lock::of(&target.join("apps/nginx"))?;
+        let alone = Lock::of(&target.join("apps/nginx"))?;
         let mut arguments = kept(&words(&configured()?));
         arguments.extend_from_slice(&self.arguments);
         let makefile = self.objects.join("Makefile");
@@ -127,7 +129,8 @@ impl Build {
         }
         let mut make = Command::new("make");
         make.arg("-f").arg(&makefile).args(self.targets).arg("-j2").current_dir(&tree);
-        quietly(&mut make, "make of nginx")
+        quietly(&mut make, "make of nginx")?;
+        Ok(alone)
     }
 }
 

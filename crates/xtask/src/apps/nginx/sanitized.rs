@@ -34,7 +34,7 @@ pub(super) fn test(root: &Path) -> Result<(), String> {
             format!("--with-ld-opt={LINKER_FLAGS}"),
         ],
     };
-    build.make(root, &target)?;
+    drop(build.make(root, &target)?);
     let reports = sanitizer::reports_in(&target.join("apps/nginx"));
     sanitizer::run_tests(root, &reports, "nginx", |tests| {
         tests.args(["--package", "megapipe-apptests"]);
