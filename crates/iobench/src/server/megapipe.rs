@@ -256,7 +256,7 @@ impl EventLoop<'_, '_> {
         if responder.work(&mut self.context.counters) {
             connection.owed -= 1;
             connection.writing += 1;
-            self.awaits_writes |= connection.owed > 0;
+            self.awaits_writes |= connection.owed > 0 || connection.is_ending;
             file(self.channel.write(handle, bytes), "write")?;
         }
         Ok(())
