@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// A UDP socket of the calling core; from [`UdpSocket::bind`], or for all cores from
-/// [`BoundUdp::open`].
+/// [`BoundUdp::open`](crate::BoundUdp::open).
 ///
 /// All methods take `&self`: any number of tasks of the core may send and receive at the same time,
 /// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](UdpSocket::recv_from) returns a
