@@ -102,9 +102,7 @@ impl Server for MegapipeServer {
         let MegapipeServer { driver, batch, accept, steal_interval, .. } = *self;
         // Without batches there is no reason to wait for more completions.
         let linger = if batch == 1 { Duration::ZERO } else { Config::default().linger };
-        let lazy_writes = batch > 1;
-        let config =
-            Config { driver, batch, linger, steal_interval, lazy_writes, ..Config::default() };
+        let config = Config { driver, batch, linger, steal_interval, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
         let mut server = EventLoop { channel, context, accept, awaits_writes: false };
         let stop = server.start()?;
