@@ -2,24 +2,19 @@
 //! server that was built, over both versions of HTTP.
 #![cfg(feature = "http")]
 
+mod common;
+
+use common::{TIME_LIMIT, command};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use testkit::allowed_cpus;
 use testkit::process::Guard;
 
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 const LONGEST: usize = 1 << 20;
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_iobench-external"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
 
 /// A running server, killed when dropped.
 struct Serving {

@@ -1,22 +1,15 @@
 //! Tests of every runtime with the built program: it echoes a stream in any pieces, answers fixed
 //! requests, survives peers that disappear, and ends at a signal.
 
+mod common;
+
+use common::{TIME_LIMIT, command};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::thread;
-use std::time::Duration;
 use testkit::process::Guard;
 use testkit::{allowed_cpus, content};
-
-/// Time-out of the tests' waits, long enough for a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_iobench-external"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
 
 /// A running server, killed when dropped.
 struct Serving {

@@ -69,7 +69,8 @@ impl Builder {
         self
     }
 
-    /// Sets the settings of all channels, such as their driver and their buffers.
+    /// Sets the settings of all channels, such as their driver and their buffers. `lazy_writes` is
+    /// ignored, because tasks wait for their writes.
     pub fn channel_config(mut self, config: Config) -> Builder {
         self.config = config;
         self

@@ -104,7 +104,7 @@ impl Server for MegapipeServer {
         let linger = if batch == 1 { Duration::ZERO } else { Config::default().linger };
         let config = Config { driver, batch, linger, steal_interval, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
-        let mut server = EventLoop { channel, context, accept, awaits_writes: false };
+        let mut server = EventLoop { channel, context, accept };
         let stop = server.start()?;
         server.run(stop)
     }
@@ -134,8 +134,6 @@ struct EventLoop<'a, 'b> {
     channel: Channel<Connection>,
     context: &'a mut ThreadContext<'b>,
     accept: fn() -> Accept,
-    /// Whether something happens only when a write in flight has completed.
-    awaits_writes: bool,
 }
 
 impl EventLoop<'_, '_> {
@@ -170,9 +168,6 @@ impl EventLoop<'_, '_> {
                     return Ok(());
                 }
                 self.serve(done)?;
-            }
-            if std::mem::take(&mut self.awaits_writes) {
-                file(self.channel.flush(), "write")?;
             }
         }
     }
@@ -248,13 +243,11 @@ impl EventLoop<'_, '_> {
         let Reply::Filler { bytes, .. } = responder.reply() else { return Ok(()) };
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
         if connection.writing > 0 || connection.owed == 0 {
-            self.awaits_writes |= connection.owed > 0;
             return Ok(());
         }
         if responder.work(&mut self.context.counters) {
             connection.owed -= 1;
             connection.writing += 1;
-            self.awaits_writes |= connection.owed > 0 || connection.is_ending;
             file(self.channel.write(handle, bytes), "write")?;
         }
         Ok(())
@@ -308,8 +301,6 @@ impl EventLoop<'_, '_> {
         connection.is_ending = true;
         if connection.writing == 0 && connection.owed == 0 {
             self.end(handle);
-        } else {
-            self.awaits_writes = true;
         }
     }
 

@@ -187,8 +187,6 @@ impl Connection {
         self.state.writer_level.set(bytes);
         note(Reason::WRITE);
         self.state.writer.wait(context);
-        // The completions of lazy writes come no later than this.
-        self.core.with_channel(|channel| Ok(channel.flush()?))?;
         Poll::Pending
     }
 
