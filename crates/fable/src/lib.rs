@@ -127,9 +127,8 @@ pub use kind::{Form, Kind, UnknownKind};
 pub use name::{BadName, Name};
 pub use xpoll::{Interest, Ready, xpoll};
 
-/// The examples of the README and of pages in `docs` are compiled with the documentation tests.
+/// The examples of pages in `docs` are compiled with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/channel.md")]
 #[doc = include_str!("../../../docs/flows.md")]
 struct Readme;

@@ -127,7 +127,8 @@ pub use traits::hyper;
 #[cfg(feature = "quinn")]
 pub use traits::quinn;
 
-/// Compiles the example of the README.
+/// Compiles the examples of this crate's README and of the project's.
 #[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -59,16 +59,3 @@ fn the_console_ends_with_its_input(driver: DriverChoice) {
     assert!(console.guard.wait().success());
     assert_eq!(console.line(), "");
 }
-
-/// Returns the first block of code with axum.
-fn axum_server(readme: &str) -> &str {
-    let begin = readme.find("use axum").expect("a server with axum");
-    readme[begin..].split("```").next().unwrap()
-}
-
-/// The documentation tests compile the one in this crate's README.
-#[test]
-fn the_project_shows_the_server_of_this_crate() {
-    let project = include_str!("../../../README.md");
-    assert_eq!(axum_server(project), axum_server(include_str!("../README.md")));
-}

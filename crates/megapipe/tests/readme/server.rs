@@ -20,12 +20,12 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the first block of Rust in README.md that is a complete program.
+/// Returns the server on the channel alone, the block of Rust with [`ADDRESS`].
 fn code() -> String {
     let text = fs::read_to_string(repository().join("README.md")).unwrap();
     let section = text.split("## A first server").nth(1).expect("the section \"A first server\"");
-    let block = section.split("```rust,no_run\n").nth(1).expect("a block of Rust in it");
-    let code = block.split("```").next().unwrap();
+    let mut blocks = section.split("```rust,no_run\n").filter_map(|rest| rest.split("```").next());
+    let code = blocks.find(|block| block.contains(ADDRESS)).expect("a block with the address");
     assert!(code.contains("fn main()") && code.matches(ADDRESS).count() == 1, "{code}");
     code.replace(ADDRESS, "std::env::args().nth(1).unwrap()")
 }

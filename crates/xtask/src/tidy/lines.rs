@@ -31,6 +31,18 @@ pub(super) fn ends_in_newline(text: &str, report: &mut Report<'_>) {
     }
 }
 
+/// Checks that no test and no example is marked as ignored: the full run skips nothing.
+pub(super) fn ignored_tests(text: &str, report: &mut Report<'_>) {
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start().trim_start_matches(['/', '!']).trim_start();
+        let fence = line.strip_prefix("```").map(|words| words.split(','));
+        let example = fence.is_some_and(|mut words| words.any(|word| word.trim() == "ignore"));
+        if example || line.starts_with("#[ignore") {
+            report.add(index + 1, "an ignored test", "run it, or compile it (`no_run`)");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::found;
@@ -66,5 +78,12 @@ mod tests {
     #[test]
     fn a_missing_newline_is_found() {
         assert_eq!(lines_of("a\nb"), ["2: no newline at the end"]);
+    }
+
+    #[test]
+    fn ignored_tests_are_found() {
+        let text = "```rust,ignore\n/// ```ignore\n```rust,no_run\n    #[ignore = \"slow\"]\n";
+        let found = found(text, |_, report| ignored_tests(text, report));
+        assert_eq!(found, ["1: an ignored test", "2: an ignored test", "4: an ignored test"]);
     }
 }

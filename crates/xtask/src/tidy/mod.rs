@@ -40,7 +40,7 @@ enum Kind {
     Rust,
     /// C, C++ and shell: lines and length only.
     Script,
-    /// Documentation and manifests: only the final newline.
+    /// Documentation and manifests: only the final newline, examples and wording.
     Prose,
 }
 
@@ -132,6 +132,7 @@ fn check(file: &File) -> Vec<Finding> {
         None => {}
         Some(Kind::Prose) => {
             lines::ends_in_newline(&file.text, &mut report);
+            lines::ignored_tests(&file.text, &mut report);
             wording::phrases(file, &mut report);
         }
         Some(Kind::Script) => {
@@ -142,6 +143,7 @@ fn check(file: &File) -> Vec<Finding> {
         }
         Some(Kind::Rust) => {
             lines::check(&file.text, &mut report);
+            lines::ignored_tests(&file.text, &mut report);
             wording::phrases(file, &mut report);
             check_rust(file, &mut report);
         }
