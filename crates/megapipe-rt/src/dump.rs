@@ -61,12 +61,14 @@ impl Handle {
     /// other tasks go on.
     ///
     /// ```
-    /// use megapipe_rt::{Handle, Runtime, TaskState, WaitsFor, sleep, spawn_blocking, spawn_local};
+    /// use megapipe_rt::{Handle, Runtime, TaskState, WaitsFor};
+    /// use megapipe_rt::{sleep, spawn_blocking, spawn_local, yield_now};
     /// use std::time::Duration;
     /// let runtime = Runtime::builder().cores(1).build()?;
     /// let dump = runtime.block_on(async {
     ///     let handle = Handle::current();
     ///     spawn_local(sleep(Duration::from_secs(60)));
+    ///     yield_now().await; // until the task sleeps
     ///     spawn_blocking(move || handle.dump(Duration::from_secs(10))).await
     /// });
     /// let tasks = dump.unwrap().tasks;

@@ -52,6 +52,12 @@ const COMPLETIONS_PER_TURN: usize = 256;
 pub(crate) trait Sink {
     /// Takes one completion. `more` tells whether further ones of the same request follow.
     fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool);
+
+    /// Submits the output that [`Core::gather`] has announced. Returns false if the channel is full
+    /// and the call has to be repeated.
+    fn submit_gathered(&self, _: &Core, _: Handle) -> bool {
+        true
+    }
 }
 
 /// A core's channel.
@@ -87,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) stop: Stop,
     pub(crate) spare: SpareVectors,
     pub(crate) meter: Meter,
+    /// The handles whose sinks have output to submit.
+    gathered: RefCell<Vec<(Handle, Rc<dyn Sink>)>>,
     /// `None` after the end of the runtime.
     channel: RefCell<Option<CoreChannel>>,
     ready: RefCell<VecDeque<TaskKey>>,
@@ -126,6 +134,7 @@ impl Core {
             stop: Stop::default(),
             spare: SpareVectors::default(),
             meter: Meter::new(),
+            gathered: RefCell::default(),
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),
@@ -292,6 +301,7 @@ impl Core {
                 });
                 let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
                 self.with_root(Record::end_poll);
+                self.submit_gathered();
                 if let Poll::Ready(output) = polled {
                     self.root.replace(None);
                     return output;
@@ -346,7 +356,9 @@ impl Core {
             self.remote.last_polled.set(task.record.spawned_at);
             parts
         };
-        let ended = match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        self.submit_gathered();
+        let ended = match polled {
             Poll::Pending => {
                 if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
                     task.record.end_poll();
@@ -389,6 +401,23 @@ impl Core {
                 sink.complete(self, handle, event, more);
             }
         }
+        // Completions make room in a channel that was full.
+        self.submit_gathered();
+    }
+
+    /// Announces that a handle's sink has output to submit when the running poll has ended.
+    pub(crate) fn gather(&self, handle: Handle, sink: Rc<dyn Sink>) {
+        self.gathered.borrow_mut().push((handle, sink));
+    }
+
+    fn submit_gathered(&self) {
+        if self.gathered.borrow().is_empty() {
+            return;
+        }
+        let mut gathered = self.gathered.take();
+        gathered.retain(|(handle, sink)| !sink.submit_gathered(self, *handle));
+        // Nothing was added meanwhile but by wakers, which are foreign code.
+        self.gathered.borrow_mut().append(&mut gathered);
     }
 
     fn now_ns(&self) -> u64 {

@@ -12,6 +12,8 @@ use std::io;
 pub(super) const INPUT_HIGH_WATER: usize = 256 << 10;
 /// Default of [`State::high_water`].
 pub(super) const OUTPUT_HIGH_WATER: usize = 256 << 10;
+/// Most bytes that are gathered for one write.
+const GATHERED_MAX: usize = 64 << 10;
 
 /// The state of the connection's repeating receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,9 @@ pub(super) struct State {
     input_end: Cell<Option<i32>>,
     pub(super) incoming: Cell<Incoming>,
     pub(super) reader: Waiter,
-    /// Submitted bytes that are not written yet.
+    /// Bytes that were copied and are not submitted yet.
+    gathered: RefCell<Vec<u8>>,
+    /// Gathered and submitted bytes that are not written yet.
     output_bytes: Cell<usize>,
     /// Bytes of output from which on a writer waits.
     pub(super) high_water: Cell<usize>,
@@ -82,6 +86,7 @@ impl State {
             input_end: Cell::new(None),
             incoming: Cell::new(Incoming::None),
             reader: Waiter::default(),
+            gathered: RefCell::default(),
             output_bytes: Cell::new(0),
             high_water: Cell::new(OUTPUT_HIGH_WATER),
             output_error: Cell::new(None),
@@ -144,6 +149,58 @@ impl State {
 
     pub(super) fn add_output(&self, bytes: usize) {
         self.output_bytes.set(self.output_bytes.get() + bytes);
+    }
+
+    /// Copies bytes behind those that were gathered, up to [`GATHERED_MAX`] in all. Returns their
+    /// number, and whether they are the first ones.
+    pub(super) fn gather<'a>(
+        &self,
+        core: &Core,
+        slices: impl Iterator<Item = &'a [u8]>,
+    ) -> (usize, bool) {
+        let mut gathered = self.gathered.borrow_mut();
+        if gathered.capacity() == 0 {
+            *gathered = core.spare.take();
+        }
+        let before = gathered.len();
+        for slice in slices {
+            let room = GATHERED_MAX.saturating_sub(gathered.len());
+            gathered.extend_from_slice(&slice[..slice.len().min(room)]);
+        }
+        let count = gathered.len() - before;
+        self.add_output(count);
+        (count, before == 0)
+    }
+
+    /// Returns whether so many bytes can be gathered behind others. Any number can be the first.
+    pub(super) fn has_room_to_gather(&self, bytes: usize) -> bool {
+        let gathered = self.gathered.borrow().len();
+        gathered == 0 || gathered + bytes <= GATHERED_MAX
+    }
+
+    /// Submits the gathered bytes. Fails with [`io::ErrorKind::WouldBlock`] if the channel is full;
+    /// any other error is that of the write.
+    pub(super) fn try_submit_gathered(&self, core: &Core, handle: Handle) -> io::Result<()> {
+        let gathered = self.gathered.take();
+        let count = gathered.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let submitted = core.with_channel(|channel| {
+            channel.write(handle, gathered).map_err(|rejected| {
+                if let Buffer::Owned(refused) = rejected.buffer {
+                    self.gathered.replace(refused);
+                }
+                rejected.error.into()
+            })
+        });
+        if let Err(error) = &submitted
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            self.gathered.take();
+            self.written(count, &Err(io::Error::from_raw_os_error(errno_of(error))));
+        }
+        submitted
     }
 
     /// Fails with the error of the first write that failed.
@@ -210,6 +267,11 @@ impl State {
 }
 
 impl Sink for State {
+    fn submit_gathered(&self, core: &Core, handle: Handle) -> bool {
+        let submitted = self.try_submit_gathered(core, handle);
+        !submitted.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool) {
         match event {
             Event::Receive(result) => {

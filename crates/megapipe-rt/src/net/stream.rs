@@ -62,8 +62,9 @@ impl<F> Stream<F> {
         poll_fn(|context| self.connection.poll_write(context, &mut buffer)).await
     }
 
-    /// Copies the beginning of `bytes`, at most 64 KiB, and submits a write of it; returns the
-    /// number of these bytes. Otherwise as [`write`](Stream::write).
+    /// Copies the beginning of `bytes`, at most 64 KiB, and returns the number of these bytes. What
+    /// a task writes so before it waits next leaves together, up to 64 KiB in one request.
+    /// Otherwise as [`write`](Stream::write).
     pub async fn write_slice(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.connection.poll_write_copy(context, [bytes].into_iter())).await
     }

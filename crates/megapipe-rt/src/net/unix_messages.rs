@@ -64,6 +64,7 @@ impl Connection {
         message: &mut Option<Message>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_room(context))?;
+        ready!(self.poll_gathered(context))?;
         let Some(whole) = message.take() else { return Poll::Ready(Ok(())) };
         let count = whole.bytes().len();
         let submitted =

@@ -4,8 +4,8 @@
 //! - [`LocalExecutor`]: `hyper::rt::Executor`, which starts tasks on the calling core.
 //! - [`Timer`]: `hyper::rt::Timer`, on the core's timing wheel.
 //!
-//! `poll_flush` does not wait: the channel has what was written, and sends it without being asked.
-//! A write that fails later is an error of a later call.
+//! `poll_flush` does not wait: what was written is submitted when the task's poll ends. A write
+//! that fails later is an error of a later call.
 
 use crate::net::{ReadHalf, Stream, WriteHalf};
 use crate::spawn::spawn_local;
