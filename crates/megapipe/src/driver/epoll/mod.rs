@@ -74,6 +74,8 @@ pub(crate) struct EpollDriver {
     /// Outcomes that are not collected yet. Only cancelling exceeds `limit`.
     outcomes: VecDeque<Outcome>,
     limit: usize,
+    /// Bytes in the channel's buffers that came with these outcomes.
+    leased_bytes: usize,
     /// Tasks to be tried again without an edge.
     ready: VecDeque<(Object, Direction)>,
     retries: Vec<Retry>,
@@ -98,6 +100,7 @@ impl EpollDriver {
             calls: Calls::default(),
             outcomes: VecDeque::new(),
             limit: config.completions as usize,
+            leased_bytes: 0,
             ready: VecDeque::new(),
             retries: Vec::new(),
             helpers: None,
@@ -254,6 +257,7 @@ impl Driver for EpollDriver {
             wake = self.look(timeout)?;
         }
         self.schedule.handed_over(self.outcomes.len());
+        self.leased_bytes = 0;
         if sink.is_empty() {
             std::mem::swap(sink, &mut self.outcomes);
         } else {

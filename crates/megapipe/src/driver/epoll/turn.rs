@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_DOUBLINGS: u8 = 5;
 
+/// Received bytes after which the outcomes are delivered although more tasks are ready. What the
+/// application writes back or parses is still in the level 2 cache then: with 64 connections that
+/// echo 64 KiB, a message takes up to twice the CPU time without this limit.
+const LEASED_BYTES_MAX: usize = 128 << 10;
+
 /// A parked operation that has no edge to wait for.
 pub(super) struct Retry {
     object: Object,
@@ -93,6 +98,9 @@ impl EpollDriver {
                 Step::Starved => return self.outcomes.push_back(Outcome::starved(task.tag)),
                 Step::Brought { result, output, drained } => {
                     self.schedule.worked(result.max(0) as usize);
+                    if matches!(output, Output::Lease(_)) {
+                        self.leased_bytes += result.max(0) as usize;
+                    }
                     if turn > 0 {
                         report_queue(self.outcomes.back_mut(), || true);
                     }
@@ -178,13 +186,14 @@ impl EpollDriver {
         }
     }
 
-    /// Tries each task on the ready list once, as long as there is room for outcomes and the kernel
-    /// need not be polled.
+    /// Tries each task on the ready list once, as long as there is room for outcomes, the cache
+    /// holds what they bring, and the kernel need not be polled.
     pub(super) fn serve(&mut self) {
         self.take_finished(self.limit);
         self.revive();
         for _ in 0..self.ready.len() {
-            if self.outcomes.len() >= self.limit || self.schedule.is_due() {
+            let full = self.outcomes.len() >= self.limit || self.leased_bytes >= LEASED_BYTES_MAX;
+            if full || self.schedule.is_due() {
                 break;
             }
             let Some((object, direction)) = self.ready.pop_front() else { break };

@@ -68,7 +68,8 @@ fn work_that_takes_long_does_not_delay_those_that_wait() {
 
 #[test]
 fn a_collection_ends_when_the_kernel_is_to_be_asked() {
-    for (step, most) in [(6000, 8), (0, 100)] {
+    // 32 buffers of 4 KiB are as much as one collection delivers.
+    for (step, most) in [(6000, 8), (0, 32)] {
         let mut rig = timed(Duration::from_micros(step));
         let mut fars = Vec::new();
         for tag in 0..100 {
@@ -96,4 +97,34 @@ fn a_collection_ends_when_the_kernel_is_to_be_asked() {
         first.dedup();
         assert_eq!(first.len(), 100);
     }
+}
+
+#[test]
+fn a_batch_is_delivered_when_its_buffers_would_leave_the_cache() {
+    const BYTES: usize = 60_000;
+    const STREAMS: u64 = 8;
+    let mut rig = Rig::new();
+    let mut peers = Vec::new();
+    for tag in 0..STREAMS {
+        let (near, far) = UnixStream::pair().unwrap();
+        let object = rig.attach(far);
+        rig.submit(tag, object, Operation::Receive { large: true, repeat: false });
+        peers.push(near);
+    }
+    for peer in &mut peers {
+        peer.write_all(&[7; BYTES]).unwrap();
+    }
+    let (mut tags, mut batches) = (Vec::new(), Vec::new());
+    while tags.len() < STREAMS as usize {
+        rig.driver.collect(&mut rig.came, Some(AMPLE)).unwrap();
+        batches.push(rig.came.len());
+        for outcome in rig.came.drain(..) {
+            assert_eq!(outcome.result, BYTES as i32);
+            tags.push(outcome.tag);
+        }
+    }
+    // 180,000 bytes are the first to exceed the limit.
+    assert_eq!(batches, [3, 3, 2]);
+    assert_eq!(tags, (0..STREAMS).collect::<Vec<u64>>());
+    assert_eq!(rig.counters().waits, 1);
 }
