@@ -61,7 +61,7 @@
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
-//!   [`UnixStream`], [`UdpSocket`], [`pipe()`],
+//!   [`UnixStream`], [`UdpSocket`], [`UnixDatagram`], [`pipe()`],
 //!   [`copy_bidirectional`].
 //! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
 //! - `group`: [`TaskGroup`], tasks that end together.
@@ -109,9 +109,10 @@ pub use megapipe::{Buffer, Message, SignalInfo};
 #[cfg(feature = "macros")]
 pub use megapipe_rt_macros::main;
 pub use net::{
-    Bound, BoundUdp, BoundUnix, Credentials, Datagram, Listener, Pipe, PipeReader, PipeWriter,
-    ReadHalf, Received, Stream, Tcp, TcpListener, TcpStream, UdpSocket, Unix, UnixListener,
-    UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown, pipe,
+    Bound, BoundUdp, BoundUnix, Credentials, Datagram, DatagramSocket, FamilyAddress, Listener,
+    Pipe, PipeReader, PipeWriter, ReadHalf, Received, Stream, Tcp, TcpListener, TcpStream,
+    UdpSocket, Unix, UnixDatagram, UnixListener, UnixStream, WriteHalf, copy, copy_bidirectional,
+    is_shutdown, pipe,
 };
 pub use record::{TaskInfo, TaskState, WaitsFor};
 pub use runtime::{Builder, Runtime};

@@ -21,6 +21,7 @@ conformance!(
     nobody_there,
     unix_datagrams_have_names,
     a_full_unix_socket_makes_senders_wait,
+    a_full_queue_of_a_receiver_loses_nothing,
     datagrams_beyond_the_buffers_wait,
     many_sockets_at_once,
 );

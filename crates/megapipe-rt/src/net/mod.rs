@@ -8,7 +8,8 @@
 //! - `tcp`: [`TcpStream`], [`Bound`] and [`TcpListener`].
 //! - `unix`, `unix_messages`: the same for UNIX sockets, and the passing of descriptors.
 //! - `pipe`: [`pipe`](pipe()), [`PipeReader`], [`PipeWriter`]. `copy`: copying between connections.
-//! - `udp`: [`UdpSocket`] and [`BoundUdp`]. `waiters`: the wakers of any number of tasks.
+//! - `datagrams`: [`UdpSocket`], [`BoundUdp`] and [`UnixDatagram`]. `waiters`: the wakers of any
+//!   number of tasks.
 //!
 //! # Cancellation
 //!
@@ -19,6 +20,7 @@
 mod acceptor;
 mod connection;
 mod copy;
+mod datagrams;
 mod family;
 mod halves;
 mod pipe;
@@ -26,7 +28,6 @@ mod received;
 mod state;
 mod stream;
 mod tcp;
-mod udp;
 mod unix;
 mod unix_messages;
 mod waiter;
@@ -34,13 +35,13 @@ mod waiters;
 
 pub use acceptor::{Listener, is_shutdown};
 pub use copy::{copy, copy_bidirectional};
+pub use datagrams::{BoundUdp, Datagram, DatagramSocket, FamilyAddress, UdpSocket, UnixDatagram};
 pub use family::{Pipe, Tcp, Unix};
 pub use halves::{ReadHalf, WriteHalf};
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use received::Received;
 pub use stream::Stream;
 pub use tcp::{Bound, TcpListener, TcpStream};
-pub use udp::{BoundUdp, Datagram, UdpSocket};
 pub use unix::{BoundUnix, Credentials, UnixListener, UnixStream};
 #[cfg(feature = "quinn")]
 pub(crate) use waiters::Place;

@@ -22,6 +22,25 @@ use std::sync::Arc;
 /// of UNIX sockets alone.
 pub type UnixStream = Stream<Unix>;
 
+/// Converts an address of the channel to one of the standard library; one of another family is
+/// `EAFNOSUPPORT`.
+pub(super) fn std_address(address: Address) -> io::Result<SocketAddr> {
+    match address {
+        Address::Path(path) => SocketAddr::from_pathname(path),
+        Address::Abstract(name) => SocketAddr::from_abstract_name(name),
+        Address::Unnamed => SocketAddr::from_pathname(""),
+        Address::Inet(_) => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// Converts an address of the standard library to one of the channel.
+pub(super) fn channel_address(address: &SocketAddr) -> Address {
+    match address.as_abstract_name() {
+        Some(name) => Address::Abstract(name.to_vec()),
+        None => address.as_pathname().map_or(Address::Unnamed, Address::from),
+    }
+}
+
 impl Stream<Unix> {
     /// Connects to a path. Dropping the future ends the attempt and closes the socket.
     ///
@@ -54,11 +73,7 @@ impl Stream<Unix> {
     /// # Panics
     /// Outside of a runtime.
     pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
-        UnixStream::connect_to(match address.as_abstract_name() {
-            Some(name) => Address::Abstract(name.to_vec()),
-            None => address.as_pathname().map_or(Address::Unnamed, Address::from),
-        })
-        .await
+        UnixStream::connect_to(channel_address(address)).await
     }
 
     async fn connect_to(address: Address) -> io::Result<UnixStream> {
@@ -87,11 +102,7 @@ impl Stream<Unix> {
     /// Returns the address of the peer, which is unnamed if the peer has not bound its socket. It
     /// costs several system calls.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        match self.connection.with(|channel, handle| channel.peer_address(handle))? {
-            Address::Path(path) => SocketAddr::from_pathname(path),
-            Address::Abstract(name) => SocketAddr::from_abstract_name(name),
-            _ => SocketAddr::from_pathname(""),
-        }
+        std_address(self.connection.with(|channel, handle| channel.peer_address(handle))?)
     }
 
     /// Returns the local address. It costs several system calls. Afterwards the channel discards no

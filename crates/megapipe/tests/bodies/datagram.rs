@@ -1,7 +1,9 @@
 //! Tests datagrams: UDP over both internet protocols, and UNIX.
 
 use crate::common::{Pattern, Rig, TIME_LIMIT, datagram, inet, outcome, read_of, udp, written};
-use megapipe::{Address, BufferClass, Config, DriverChoice, Error, Event, Kind, Lease, Repeat};
+use megapipe::{
+    Address, BufferClass, Config, DriverChoice, Error, Event, Kind, Lease, Message, Repeat,
+};
 use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
@@ -322,6 +324,66 @@ pub(crate) fn a_full_unix_socket_makes_senders_wait(driver: DriverChoice) {
         }
         assert_eq!(retried(|| ours.recv(&mut found)).unwrap(), 4);
         assert_eq!(found[..4], number.to_ne_bytes());
+    }
+}
+
+/// The kernel copies such a datagram before it looks at the receiver's queue, so io_uring's own
+/// repetition of the send would be empty.
+pub(crate) fn a_full_queue_of_a_receiver_loses_nothing(driver: DriverChoice) {
+    const COUNT: u32 = 300;
+    let directory = tempfile::tempdir().unwrap();
+    for way in ["write", "send_to", "send_message"] {
+        let mut rig = Rig::new(driver);
+        let path = directory.path().join(way);
+        let ours = UnixDatagram::bind(&path).unwrap();
+        ours.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        let theirs = UnixDatagram::unbound().unwrap();
+        if way == "write" {
+            theirs.connect(&path).unwrap();
+        }
+        let handle = rig.join(theirs);
+        for number in 0..COUNT {
+            let bytes = number.to_ne_bytes().to_vec();
+            match way {
+                "write" => rig.write(handle, bytes).unwrap(),
+                "send_to" => rig.send_to(handle, bytes, path.as_path()).unwrap(),
+                _ => rig.send_message(handle, Message::new(bytes).to(path.as_path())).unwrap(),
+            }
+        }
+        let mut complete = 0;
+        while rig.dispatch(Duration::ZERO).unwrap().is_some() {
+            complete += 1;
+        }
+        assert!((1..COUNT).contains(&complete), "{way}: {complete} datagrams were taken");
+        let reader = std::thread::spawn(move || {
+            let mut found = [0; 8];
+            for number in 0..COUNT {
+                let count = retried(|| ours.recv(&mut found)).unwrap();
+                assert_eq!(found[..count], number.to_ne_bytes(), "{way}");
+            }
+            ours
+        });
+        for _ in complete..COUNT {
+            assert_eq!(outcome(&rig.last(handle)), Ok(4), "{way}");
+        }
+        // One that waits for room can be cancelled, and the handle be closed.
+        let ours = reader.join().unwrap();
+        while rig.dispatch(Duration::ZERO).unwrap().is_some() {}
+        for _ in 0..COUNT {
+            rig.send_to(handle, vec![7], path.as_path()).unwrap();
+        }
+        while rig.dispatch(Duration::from_millis(5)).unwrap().is_some() {}
+        assert!(rig.outstanding() > 1, "{way}");
+        rig.cancel(handle).unwrap();
+        while rig.outstanding() > 0 {
+            assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED), "{way}");
+        }
+        for _ in 0..COUNT {
+            rig.send_to(handle, vec![7], path.as_path()).unwrap();
+        }
+        rig.abort(handle).unwrap();
+        rig.drain_to(0);
+        drop(ours);
     }
 }
 

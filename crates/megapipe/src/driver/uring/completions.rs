@@ -29,6 +29,7 @@ impl UringDriver {
             unbounded,
             tells_queue,
             lazy,
+            messages,
             ..
         } = self;
         for entry in ring.completions() {
@@ -44,8 +45,14 @@ impl UringDriver {
                 continue;
             }
             let more = cqueue::more(entry.flags());
-            *outstanding -= u64::from(!more);
             let class = class_of(classes, tag);
+            let repeats = class == Class::MessageSend;
+            let last = if repeats { messages.complete(tag, result) } else { Some(result) };
+            let Some(result) = last else {
+                internal = true;
+                continue;
+            };
+            *outstanding -= u64::from(!more);
             if class == Class::LazyWrite {
                 lazy.remove(tag);
             }
@@ -94,7 +101,9 @@ fn output_of(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain | Class::AcceptLater | Class::LazyWrite => return Output::None,
+        Class::Plain | Class::AcceptLater | Class::LazyWrite | Class::MessageSend => {
+            return Output::None;
+        }
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,

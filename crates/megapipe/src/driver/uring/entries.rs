@@ -23,6 +23,8 @@ pub(super) enum Class {
     Arrival,
     /// A write whose completion the kernel leaves out if it succeeds.
     LazyWrite,
+    /// A send of a message, which the driver repeats.
+    MessageSend,
 }
 
 impl Class {
@@ -57,6 +59,12 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
 /// partial write completes, and the channel continues with the rest. With `MSG_WAITALL` the kernel
 /// would continue by itself, but drop the error that ends the write half-way.
 const WRITE_FLAGS: i32 = libc::MSG_NOSIGNAL;
+
+/// Returns the flags of writes. The kernel must not repeat the send of a message, see
+/// [`messages`](super::messages).
+fn write_flags(nature: Nature) -> i32 {
+    WRITE_FLAGS | if nature == Nature::Messages { libc::MSG_DONTWAIT } else { 0 }
+}
 
 /// Returns the flags with which receives return the length of a message that is longer than the
 /// buffer.
@@ -132,7 +140,7 @@ pub(super) fn build(
             opcode::Write::new(fd, address, bytes).offset(offset).build()
         }
         Operation::Write { address, bytes, .. } => {
-            opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS).build()
+            opcode::Send::new(fd, address, bytes).flags(write_flags(nature)).build()
         }
         Operation::WriteMore { address, bytes } => {
             opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS | libc::MSG_MORE).build()
@@ -141,7 +149,7 @@ pub(super) fn build(
             opcode::Writev::new(fd, vector, count).offset(offset).build()
         }
         Operation::SendTo { message } => {
-            opcode::SendMsg::new(fd, message).flags(WRITE_FLAGS as u32).build()
+            opcode::SendMsg::new(fd, message).flags(write_flags(nature) as u32).build()
         }
         Operation::Shutdown { how } => opcode::Shutdown::new(fd, how).build(),
         Operation::Sync { data_only: true } => {

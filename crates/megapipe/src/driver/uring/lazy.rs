@@ -29,10 +29,16 @@ impl LazyWrites {
         LazyWrites { enabled, submitted: Vec::new(), urgent: false }
     }
 
-    /// Returns the entry of a lazy write, if the operation can be one.
+    /// Returns whether a write to a stream socket is lazy.
+    pub(super) fn takes(&self, operation: &Operation) -> bool {
+        let bytes = if let Operation::Write { bytes, .. } = *operation { bytes } else { u32::MAX };
+        self.enabled && bytes <= BYTES_MAX
+    }
+
+    /// Returns the entry of a lazy write, if the operation is one.
     pub(super) fn entry(&self, fd: i32, operation: &Operation) -> Option<squeue::Entry> {
         let Operation::Write { address, bytes, .. } = *operation else { return None };
-        if !self.enabled || bytes > BYTES_MAX {
+        if !self.takes(operation) {
             return None;
         }
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;

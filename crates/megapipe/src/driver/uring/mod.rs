@@ -7,11 +7,13 @@ mod entries;
 pub(crate) mod features;
 mod lazy;
 mod linger;
+mod messages;
 mod objects;
 mod restrictions;
 mod ring;
 mod setup;
 mod sockets;
+mod submission;
 mod synchronous;
 mod table;
 
@@ -20,20 +22,18 @@ use self::entries::Class;
 use self::features::{Feature, Lacks};
 use self::lazy::LazyWrites;
 use self::linger::{Clock, Linger};
+use self::messages::MessageSends;
 use self::objects::{Nature, Target};
 use self::ring::{Entered, Ring, WaitLimits};
 use self::setup::Parts;
 use self::synchronous::Synchronous;
-use self::table::{Room, Table};
-use super::{
-    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake,
-};
+use self::table::Table;
+use super::{Driver, Full, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake};
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::slab::Key;
 use crate::source::{Discarded, Endpoint, Kind};
+use io_uring::opcode;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
-use io_uring::{opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -75,6 +75,7 @@ pub(crate) struct UringDriver {
     backlog: VecDeque<Outcome>,
     linger: Linger,
     lazy: LazyWrites,
+    messages: MessageSends,
     batch: u32,
     synchronous: Synchronous,
     lacks: Lacks,
@@ -119,6 +120,7 @@ impl UringDriver {
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
             lazy: LazyWrites::new(config.lazy_writes),
+            messages: MessageSends::default(),
             synchronous: Synchronous::default(),
             direct_sockets: lacks.leave_direct_sockets(),
             tells_queue: !lacks.has(Feature::QueueState),
@@ -137,128 +139,6 @@ impl UringDriver {
     /// Returns the features that the kernel lacks and that are replaced.
     pub(crate) fn lacks(&self) -> &Lacks {
         &self.lacks
-    }
-
-    /// Adds an entry to the submission queue; submits the queue to make room.
-    ///
-    /// # Safety
-    /// As for [`Ring::push`].
-    unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<(), Full> {
-        // SAFETY: the caller keeps what the entry points to valid until its last completion.
-        if unsafe { self.ring.push(entry) } {
-            return Ok(());
-        }
-        self.hand_over_firmly().map_err(|_| Full)?;
-        // SAFETY: the caller keeps what the entry points to valid until its last completion.
-        if unsafe { self.ring.push(entry) } { Ok(()) } else { Err(Full) }
-    }
-
-    /// Adds an entry whose result does not matter. An entry that finds no room even after a flush
-    /// is lost, so this method is only for entries whose effect closing the ring has, too.
-    fn push_forgotten(&mut self, entry: squeue::Entry) {
-        let entry = entry.user_data(FORGOTTEN_TAG).flags(squeue::Flags::SKIP_SUCCESS);
-        // SAFETY: the entries that callers pass (close, cancel) point to no memory.
-        if unsafe { self.push(&entry) }.is_err() {
-            tracing::warn!("the submission queue is stuck: a close or a cancellation is lost");
-        }
-    }
-
-    fn record_submission(&mut self, tag: u64, class: Class) {
-        self.outstanding += 1;
-        if tag >= INSTALLED_TAG {
-            return;
-        }
-        let index = Key::index_in(tag);
-        if index >= self.classes.len() {
-            self.classes.resize(index + 1, Class::Plain);
-        }
-        self.classes[index] = class;
-    }
-
-    /// Submits the queue to the kernel; entries that it does not take now stay queued.
-    fn hand_over(&mut self) -> io::Result<Entered> {
-        self.prepare();
-        self.prompt = 0;
-        self.ring.submit()
-    }
-
-    /// Submits the whole queue to the kernel, in several attempts if necessary, and makes the
-    /// kernel end cancelled requests, because they keep their files open until then.
-    fn hand_over_firmly(&mut self) -> io::Result<()> {
-        self.prepare();
-        self.prompt = 0;
-        while self.ring.queued() > 0 || self.cancelled {
-            self.persist(if self.cancelled { Ring::submit_and_work } else { Ring::submit })?;
-            self.cancelled = false;
-        }
-        Ok(())
-    }
-
-    /// Repeats `attempt` while the kernel has no memory or no room for completions, and reaps
-    /// completions meanwhile; a signal handler does not end it.
-    ///
-    /// # Errors
-    /// `EAGAIN` if the lack lasts, and all other errors of `attempt`.
-    fn persist(
-        &mut self,
-        mut attempt: impl FnMut(&mut Ring) -> io::Result<Entered>,
-    ) -> io::Result<()> {
-        for _ in 0..RETRIES_MAX {
-            match attempt(&mut self.ring)? {
-                Entered::Busy => {
-                    self.reap_into_backlog();
-                    std::thread::sleep(RETRY_PAUSE);
-                }
-                Entered::Signal => {}
-                Entered::Returned | Entered::TimeUp => return Ok(()),
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::EAGAIN))
-    }
-
-    fn reap_into_backlog(&mut self) {
-        let mut backlog = std::mem::take(&mut self.backlog);
-        self.reap_completions(&mut backlog);
-        self.backlog = backlog;
-    }
-
-    /// Provides buffers, frees discarded sockets, and cancels accepts; called before submitting.
-    fn prepare(&mut self) {
-        self.small.refill();
-        self.large.refill();
-        while let Some(index) = self.discarded.pop() {
-            self.discard(index);
-        }
-        while let Some(tag) = self.unbounded.pop() {
-            self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
-        }
-    }
-
-    /// Adapts an operation to the free entries of the file table: while there are none, a listener
-    /// is only polled.
-    fn admit(&self, operation: Operation) -> (Operation, Class) {
-        if let Operation::Accept { lightweight: true, repeat } = operation
-            && !self.direct_sockets
-        {
-            return (Operation::Accept { lightweight: false, repeat }, Class::AcceptLightweight);
-        }
-        let operation = match (operation, self.table.room()) {
-            (Operation::Accept { lightweight: true, .. }, Room::None) => {
-                let wait = Operation::Poll { events: libc::POLLIN as u32, repeat: false };
-                return (wait, Class::AcceptLater);
-            }
-            (Operation::Accept { lightweight: true, .. }, Room::Scarce) => {
-                Operation::Accept { lightweight: true, repeat: false }
-            }
-            (operation, _) => operation,
-        };
-        (operation, Class::of(&operation))
-    }
-
-    /// Frees an entry of the file table.
-    fn discard(&mut self, index: u32) {
-        self.table.free();
-        self.push_forgotten(opcode::Close::new(Fixed(index)).build());
     }
 }
 
@@ -334,18 +214,16 @@ impl Driver for UringDriver {
             self.backlog.push_back(Outcome::plain(tag, named));
             return Ok(());
         }
-        let groups = (self.small.group(), self.large.group());
         let (operation, class) = self.admit(objects::adapt(object, operation));
-        let (fd, flags) = match Target::of(object) {
-            Target::Descriptor(fd) => (fd, squeue::Flags::empty()),
-            Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
-        };
         let nature = objects::nature(object);
-        let lazy = self.lazy.entry(fd, &operation).filter(|_| nature == Nature::Stream);
-        let class = if lazy.is_some() { Class::LazyWrite } else { class };
-        let entry = lazy.unwrap_or_else(|| entries::build(fd, nature, operation, groups));
+        let entry = self.entry(object, operation);
+        let class = match nature {
+            Nature::Stream if self.lazy.takes(&operation) => Class::LazyWrite,
+            Nature::Messages if messages::is_send(tag, &operation) => Class::MessageSend,
+            _ => class,
+        };
         // SAFETY: the trait requires the caller of `submit` to keep the operation's memory valid.
-        unsafe { self.push(&entry.flags(flags).user_data(tag)) }?;
+        unsafe { self.push(&entry.user_data(tag)) }?;
         if class == Class::AcceptOneDirect {
             self.table.reserve();
         }
@@ -353,6 +231,9 @@ impl Driver for UringDriver {
         match class {
             Class::LazyWrite => self.lazy.record(tag, &operation),
             _ => self.prompt += u32::from(entries::is_prompt(&operation)),
+        }
+        if class == Class::MessageSend {
+            self.messages.record(tag, object, operation);
         }
         if self.ring.queued() >= self.batch {
             // Entries that the kernel does not take now (its completion queue is full) stay queued.
@@ -364,6 +245,10 @@ impl Driver for UringDriver {
     fn cancel(&mut self, tag: u64, _object: Object) {
         self.cancelled = true;
         self.lazy.expedite();
+        if self.messages.cancel(tag) {
+            self.outstanding -= 1;
+            return self.backlog.push_back(Outcome::plain(tag, -libc::ECANCELED));
+        }
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
@@ -410,10 +295,15 @@ impl Driver for UringDriver {
         let mut left = timeout;
         loop {
             let urgent = self.lazy.is_urgent();
-            let limits = if urgent { WaitLimits::LOOK } else { self.wait_limits(left) };
+            let paused =
+                self.messages.due().map(|due| due.saturating_duration_since(Instant::now()));
+            // An end of the time that is only that of a pause is none of the caller's.
+            let limit = paused.filter(|paused| left.is_none_or(|left| *paused < left));
+            let limits = if urgent { WaitLimits::LOOK } else { self.wait_limits(limit.or(left)) };
             let entered = self.ring.enter(limits)?;
             self.cancelled &= matches!(entered, Entered::Busy);
-            let ends = left == Some(Duration::ZERO) || entered == Entered::TimeUp;
+            let ends =
+                left == Some(Duration::ZERO) || (entered == Entered::TimeUp && limit.is_none());
             let (came, internal) = self.reap_with_lazy(sink, urgent || ends);
             if came > 0 {
                 self.note(limits, came);
@@ -437,6 +327,8 @@ impl Driver for UringDriver {
                 Entered::Busy => {
                     std::thread::sleep(left.map_or(RETRY_PAUSE, |left| left.min(RETRY_PAUSE)))
                 }
+                // The end of a pause.
+                Entered::TimeUp => {}
                 _ if !internal => return Ok(Wake::Signal),
                 _ => {}
             }
@@ -486,6 +378,7 @@ impl Driver for UringDriver {
         let until = Instant::now() + deadline;
         let mut dropped = VecDeque::new();
         let _ = self.hand_over_firmly();
+        self.outstanding -= self.messages.cancel_all();
         // Only submitted requests can be cancelled, and a cancellation may not reach everything at
         // once (one that a disk is executing), so it is repeated. It is tried at least once,
         // however late it is, because this thread may have had no CPU. While requests that were

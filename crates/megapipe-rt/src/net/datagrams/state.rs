@@ -1,6 +1,6 @@
-//! What completions leave for the tasks of a UDP socket.
+//! What completions leave for the tasks of a datagram socket.
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, FamilyAddress};
 use crate::core::{Core, CoreChannel, Sink};
 use crate::net::state::{INPUT_HIGH_WATER, OUTPUT_HIGH_WATER, Receiving, errno_of};
 use crate::net::waiters::Waiters;
@@ -18,8 +18,8 @@ pub(super) fn cost_of(bytes: usize) -> usize {
 }
 
 /// See the module.
-pub(crate) struct State {
-    input: RefCell<VecDeque<io::Result<Datagram>>>,
+pub(crate) struct State<A> {
+    input: RefCell<VecDeque<io::Result<Datagram<A>>>>,
     input_bytes: Cell<usize>,
     receiving: Cell<Receiving>,
     pub(crate) readers: Waiters,
@@ -37,8 +37,8 @@ pub(crate) struct State {
     pub(super) flushers: Waiters,
 }
 
-impl Default for State {
-    fn default() -> State {
+impl<A> Default for State<A> {
+    fn default() -> State<A> {
         State {
             input: RefCell::default(),
             input_bytes: Cell::new(0),
@@ -55,9 +55,9 @@ impl Default for State {
     }
 }
 
-impl State {
+impl<A: FamilyAddress> State<A> {
     /// Takes the first datagram or error.
-    pub(super) fn take_input(&self) -> Option<io::Result<Datagram>> {
+    pub(super) fn take_input(&self) -> Option<io::Result<Datagram<A>>> {
         let first = self.input.borrow_mut().pop_front()?;
         if let Ok(datagram) = &first {
             self.input_bytes.set(self.input_bytes.get() - cost_of(datagram.len()));
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Takes the first datagram, unless an error comes before it.
-    pub(crate) fn take_datagram(&self) -> Option<Datagram> {
+    pub(crate) fn take_datagram(&self) -> Option<Datagram<A>> {
         if self.input.borrow().front()?.is_err() {
             return None;
         }
@@ -172,7 +172,7 @@ impl State {
     }
 }
 
-impl Sink for State {
+impl<A: FamilyAddress> Sink for State<A> {
     fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool) {
         match event {
             Event::ReceiveFrom(result) => {

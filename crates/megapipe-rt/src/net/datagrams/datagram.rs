@@ -1,32 +1,50 @@
 //! A datagram that arrived.
 
 use crate::net::received::Received;
-use megapipe::{Buffer, Ecn, Message, PacketInfo};
+use megapipe::{Address, Buffer, Ecn, Message, PacketInfo};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::os::unix::net as std_unix;
+
+/// An address of the family of a datagram socket.
+pub trait FamilyAddress: Clone + fmt::Debug + 'static {
+    /// Converts an address of the channel; fails if it is of another family.
+    #[doc(hidden)]
+    fn of(address: Address) -> io::Result<Self>;
+}
+
+impl FamilyAddress for SocketAddr {
+    fn of(address: Address) -> io::Result<SocketAddr> {
+        address.inet().ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))
+    }
+}
+
+impl FamilyAddress for std_unix::SocketAddr {
+    fn of(address: Address) -> io::Result<std_unix::SocketAddr> {
+        crate::net::unix::std_address(address)
+    }
+}
 
 /// A datagram that arrived, or with [`UdpSocket::enable_gro`](crate::UdpSocket::enable_gro) several
 /// joined ones; dereferences to `[u8]`.
 ///
-/// Its bytes are in a buffer of the channel, see [`Received`].
-pub struct Datagram {
+/// Its bytes are in a buffer of the channel, see [`Received`]. `A` is the type of addresses.
+pub struct Datagram<A = SocketAddr> {
     bytes: Received,
-    address: SocketAddr,
+    address: A,
     packet_info: Option<PacketInfo>,
     ecn: Option<Ecn>,
     segment_size: Option<u16>,
     truncated: bool,
 }
 
-impl Datagram {
+impl<A: FamilyAddress> Datagram<A> {
     /// Takes a datagram of the channel.
-    pub(super) fn new(datagram: megapipe::Datagram) -> io::Result<Datagram> {
-        let address = datagram.address()?.inet();
-        let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))?;
+    pub(super) fn new(datagram: megapipe::Datagram) -> io::Result<Datagram<A>> {
         Ok(Datagram {
-            address,
+            address: A::of(datagram.address()?)?,
             packet_info: datagram.packet_info(),
             ecn: datagram.ecn(),
             segment_size: datagram.segment_size(),
@@ -35,11 +53,23 @@ impl Datagram {
         })
     }
 
-    /// Returns the sender's address.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns the sender's address. A UNIX socket that is not bound has none: it is unnamed.
+    pub fn address(&self) -> A {
+        self.address.clone()
     }
 
+    /// Returns whether the datagram was longer than a buffer of the channel and lost its end.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// Returns the bytes.
+    pub fn into_bytes(self) -> Received {
+        self.bytes
+    }
+}
+
+impl Datagram {
     /// Returns the address and the interface of this host on which the datagram arrived, on a
     /// socket with [`enable_packet_info`](crate::UdpSocket::enable_packet_info).
     pub fn packet_info(&self) -> Option<PacketInfo> {
@@ -65,11 +95,6 @@ impl Datagram {
         empty.into_iter().chain(self.chunks(size))
     }
 
-    /// Returns whether the datagram was longer than a buffer of the channel and lost its end.
-    pub fn is_truncated(&self) -> bool {
-        self.truncated
-    }
-
     /// Creates an answer: to the sender and, if it is known, from the address to which this
     /// datagram was sent.
     pub fn reply(&self, bytes: impl Into<Buffer>) -> Message {
@@ -79,14 +104,9 @@ impl Datagram {
             None => reply,
         }
     }
-
-    /// Returns the bytes.
-    pub fn into_bytes(self) -> Received {
-        self.bytes
-    }
 }
 
-impl Deref for Datagram {
+impl<A> Deref for Datagram<A> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -94,14 +114,14 @@ impl Deref for Datagram {
     }
 }
 
-impl From<Datagram> for Buffer {
-    fn from(datagram: Datagram) -> Buffer {
+impl<A> From<Datagram<A>> for Buffer {
+    fn from(datagram: Datagram<A>) -> Buffer {
         datagram.bytes.into()
     }
 }
 
-impl fmt::Debug for Datagram {
+impl<A: fmt::Debug> fmt::Debug for Datagram<A> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Datagram({} bytes from {})", self.len(), self.address)
+        write!(out, "Datagram({} bytes from {:?})", self.len(), self.address)
     }
 }

@@ -1,106 +1,68 @@
-//! UDP sockets of one core.
+//! Datagram sockets of one core, whatever their family.
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, FamilyAddress};
 use super::state::{State, cost_of};
-use crate::core::{Core, CoreChannel, Sink, current};
+use crate::core::{Core, CoreChannel, Sink};
 use crate::net::waiters::{Place, Waiting};
 use crate::record::{Reason, note};
-use megapipe::{Buffer, Handle, Message, Rejected};
+use megapipe::{Buffer, Handle, Message, Rejected, Source};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// A UDP socket of the calling core; from [`UdpSocket::bind`], or for all cores from
-/// [`BoundUdp::open`](crate::BoundUdp::open).
+/// A datagram socket of the calling core: [`UdpSocket`](crate::UdpSocket) for addresses of the
+/// internet, [`UnixDatagram`](crate::UnixDatagram) for UNIX sockets.
 ///
 /// All methods take `&self`: any number of tasks of the core may send and receive at the same time,
-/// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](UdpSocket::recv_from) returns a
-/// buffer of the channel, the sending methods take one.
+/// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](DatagramSocket::recv_from) returns
+/// a buffer of the channel, the sending methods take one.
 ///
 /// # Receiving
 ///
 /// After the first call the socket receives without being asked, up to 256 KiB ahead (each datagram
 /// counts 256 bytes more). While more wait for a task, datagrams stay in the kernel's queue, and
-/// what does not fit there (`SO_RCVBUF`) is lost. A datagram is received whole unless it is longer
-/// than a buffer of [`Config::large_buffers`](megapipe::Config::large_buffers); by default none is.
+/// what does not fit there (`SO_RCVBUF`) is lost; a sender to a UNIX socket waits instead. A datagram
+/// is received whole unless it is longer than a buffer of
+/// [`Config::large_buffers`](megapipe::Config::large_buffers); by default none of UDP is.
 ///
 /// # Sending
 ///
 /// A sending method waits only while more than the high-water mark of output
-/// ([`set_high_water`](UdpSocket::set_high_water)) is not sent yet. It fails for what the channel
-/// refuses; what the kernel refuses later, for example with `ECONNREFUSED` or `EMSGSIZE`, is an
-/// error of [`flush`](UdpSocket::flush) or [`take_error`](UdpSocket::take_error). Datagrams leave
-/// in the order of the calls.
+/// ([`set_high_water`](DatagramSocket::set_high_water)) is not sent yet. It fails for what the
+/// channel refuses; what the kernel refuses later, for example with `ECONNREFUSED` or `EMSGSIZE`, is
+/// an error of [`flush`](DatagramSocket::flush) or [`take_error`](DatagramSocket::take_error).
+/// Datagrams leave in the order of the calls.
 ///
 /// # Cancellation
 ///
 /// All futures may be dropped at any time: what arrived waits for the next call, and a datagram is
 /// submitted or not. Dropping the socket sends what was submitted and closes it; what arrived is
 /// lost.
-///
-/// ```
-/// use megapipe_rt::{Runtime, UdpSocket};
-/// let runtime = Runtime::builder().cores(1).build()?;
-/// runtime.block_on(async {
-///     let server = UdpSocket::bind("127.0.0.1:0")?;
-///     let client = UdpSocket::bind("127.0.0.1:0")?;
-///     client.send_to("hello", server.local_addr()?).await?;
-///     let question = server.recv_from().await?;
-///     assert_eq!(&*question, b"hello");
-///     // The answer has the bytes of the question, which nothing copies.
-///     let address = question.address();
-///     server.send_to(question, address).await?;
-///     assert_eq!(&*client.recv_from().await?, b"hello");
-///     Ok::<(), std::io::Error>(())
-/// })?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub struct UdpSocket {
+pub struct DatagramSocket<A: FamilyAddress> {
     core: Rc<Core>,
     handle: Handle,
-    state: Rc<State>,
+    state: Rc<State<A>>,
 }
 
-impl UdpSocket {
-    /// Binds the first of the addresses that can be bound. For one port on all cores use
-    /// [`Bound::udp`](crate::Bound::udp).
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        UdpSocket::register(current("UdpSocket::bind"), std::net::UdpSocket::bind(address)?)
-    }
-
-    /// Takes over a socket of the standard library, for example one with special options.
-    ///
-    /// # Panics
-    /// Outside of a runtime.
-    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-        UdpSocket::register(current("UdpSocket::from_std"), socket)
-    }
-
-    pub(super) fn register(core: Rc<Core>, socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-        let state = Rc::<State>::default();
+impl<A: FamilyAddress> DatagramSocket<A> {
+    pub(super) fn register(
+        core: Rc<Core>,
+        socket: impl Into<Source>,
+    ) -> io::Result<DatagramSocket<A>> {
+        let state = Rc::<State<A>>::default();
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(channel.register(socket, sink)?))?;
-        Ok(UdpSocket { core, handle, state })
-    }
-
-    /// Connects the socket, as connect(2) does: from now on it receives from this address only, and
-    /// [`send`](UdpSocket::send) needs none. Nothing is sent, and no call waits. What arrived
-    /// before stays.
-    pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
-        self.duplicate()?.connect(address)
+        Ok(DatagramSocket { core, handle, state })
     }
 
     /// Waits for a datagram.
     ///
     /// An error, such as `ECONNREFUSED` on a connected socket whose peer does not listen, concerns
     /// an earlier datagram: call again.
-    pub async fn recv_from(&self) -> io::Result<Datagram> {
+    pub async fn recv_from(&self) -> io::Result<Datagram<A>> {
         let mut waiting = Waiting::new(&self.state.readers);
         poll_fn(|context| self.poll_recv(context, &mut waiting.place)).await
     }
@@ -108,7 +70,7 @@ impl UdpSocket {
     /// Waits for a datagram, and appends it and those that have arrived with it, at most `max`, to
     /// `into`. Returns their number, which is at least 1 unless `max` is 0. If an error is among
     /// them, it ends the call, or is left for the next one.
-    pub async fn recv_many(&self, into: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
+    pub async fn recv_many(&self, into: &mut Vec<Datagram<A>>, max: usize) -> io::Result<usize> {
         if max == 0 {
             return Ok(0);
         }
@@ -125,7 +87,7 @@ impl UdpSocket {
 
     /// Returns a datagram that has arrived already; does not wait. It makes the socket receive, so
     /// call it again later.
-    pub fn try_recv_from(&self) -> io::Result<Option<Datagram>> {
+    pub fn try_recv_from(&self) -> io::Result<Option<Datagram<A>>> {
         match self.state.take_input() {
             Some(found) => found.map(Some),
             None => match self.start_receiving() {
@@ -139,7 +101,7 @@ impl UdpSocket {
         &self,
         context: &Context<'_>,
         place: &mut Place,
-    ) -> Poll<io::Result<Datagram>> {
+    ) -> Poll<io::Result<Datagram<A>>> {
         if let Some(found) = self.state.take_input() {
             return Poll::Ready(found);
         }
@@ -161,18 +123,7 @@ impl UdpSocket {
         self.core.with_channel(|channel| self.state.start_receiving(channel, self.handle))
     }
 
-    /// Submits a datagram to an address. The buffer is a `Vec<u8>`, `&'static [u8]`, `Arc<[u8]>`,
-    /// or a [`Datagram`] that arrived; none of them is copied.
-    pub async fn send_to(&self, buffer: impl Into<Buffer>, address: SocketAddr) -> io::Result<()> {
-        let buffer = buffer.into();
-        let bytes = buffer.len();
-        self.submit(buffer, bytes, |channel, handle, buffer| {
-            channel.send_to(handle, buffer, address)
-        })
-        .await
-    }
-
-    /// Submits a datagram to the address to which the socket is [connected](UdpSocket::connect).
+    /// Submits a datagram to the address to which the socket is connected.
     pub async fn send(&self, buffer: impl Into<Buffer>) -> io::Result<()> {
         let buffer = buffer.into();
         let bytes = buffer.len();
@@ -189,7 +140,7 @@ impl UdpSocket {
         .await
     }
 
-    async fn submit<B>(
+    pub(super) async fn submit<B>(
         &self,
         buffer: B,
         bytes: usize,
@@ -275,7 +226,7 @@ impl UdpSocket {
     }
 
     /// Waits until the kernel has taken or refused all datagrams that were submitted. Fails with
-    /// the first refusal since the last call, as [`take_error`](UdpSocket::take_error) does.
+    /// the first refusal since the last call, as [`take_error`](DatagramSocket::take_error) does.
     pub async fn flush(&self) -> io::Result<()> {
         let mut waiting = Waiting::new(&self.state.flushers);
         poll_fn(|context| {
@@ -307,25 +258,8 @@ impl UdpSocket {
         self.state.output_bytes()
     }
 
-    /// Makes datagrams have [`Datagram::packet_info`], as
-    /// [`megapipe::Channel::enable_packet_info`] describes. Those that have arrived already do not.
-    pub fn enable_packet_info(&self) -> io::Result<()> {
-        self.enable(CoreChannel::enable_packet_info)
-    }
-
-    /// Makes datagrams have [`Datagram::ecn`], as [`megapipe::Channel::enable_ecn`] describes.
-    pub fn enable_ecn(&self) -> io::Result<()> {
-        self.enable(CoreChannel::enable_ecn)
-    }
-
-    /// Lets the kernel join datagrams that arrive together, as [`megapipe::Channel::enable_gro`]
-    /// describes; see [`Datagram::segments`].
-    pub fn enable_gro(&self) -> io::Result<()> {
-        self.enable(CoreChannel::enable_gro)
-    }
-
     /// Sets an option, and lets it hold for the receive in flight.
-    fn enable(
+    pub(super) fn enable(
         &self,
         option: impl FnOnce(&mut CoreChannel, Handle) -> megapipe::Result<()>,
     ) -> io::Result<()> {
@@ -336,12 +270,7 @@ impl UdpSocket {
         })
     }
 
-    /// Returns the local address. It costs three system calls.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.duplicate()?.local_addr()
-    }
-
-    /// Sets any option of a UDP socket, see setsockopt(2).
+    /// Sets any option of the socket, see setsockopt(2).
     pub fn set_socket_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
         self.core.with_channel(|channel| {
             Ok(channel.set_socket_option(self.handle, level, name, value)?)
@@ -355,9 +284,8 @@ impl UdpSocket {
     }
 
     /// Returns a duplicate of the socket, for calls that do not wait.
-    fn duplicate(&self) -> io::Result<std::net::UdpSocket> {
-        let socket = self.core.with_channel(|channel| Ok(channel.descriptor(self.handle)?))?;
-        Ok(socket.into())
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.core.with_channel(|channel| Ok(channel.descriptor(self.handle)?))
     }
 
     #[cfg(feature = "quinn")]
@@ -366,12 +294,12 @@ impl UdpSocket {
     }
 
     #[cfg(feature = "quinn")]
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &State<A> {
         &self.state
     }
 }
 
-impl Drop for UdpSocket {
+impl<A: FamilyAddress> Drop for DatagramSocket<A> {
     fn drop(&mut self) {
         // Fails only after the end of the runtime, which has closed the socket.
         let cookie = self.core.with_channel(|channel| Ok(channel.close(self.handle)?));
@@ -380,9 +308,9 @@ impl Drop for UdpSocket {
     }
 }
 
-impl fmt::Debug for UdpSocket {
+impl<A: FamilyAddress> fmt::Debug for DatagramSocket<A> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queued = self.queued_bytes();
-        out.debug_struct("UdpSocket").field("queued_bytes", &queued).finish_non_exhaustive()
+        out.debug_struct("DatagramSocket").field("queued_bytes", &queued).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! One UDP port for all cores.
 
-use super::socket::UdpSocket;
+use super::udp::UdpSocket;
 use crate::core::current;
 use crate::net::tcp::Bound;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,0 +1,168 @@
+//! Sends of datagrams and packets, which the driver repeats itself.
+//!
+//! io_uring repeats a send that would block once there is room. For messages that is wrong: a UNIX
+//! socket copies a message before it looks at the queue of the receiver, and a large datagram of
+//! UDP is copied fragment by fragment. After such an attempt the kernel takes the bytes as sent,
+//! and the repeated send is empty or lacks its beginning (Linux 6.1 to 6.18). Streams are not
+//! affected, because they look for room first.
+//!
+//! So these sends do not wait (`MSG_DONTWAIT`). After `EAGAIN` the driver polls the socket for room
+//! and submits the whole message again. A socket that is not connected reports room although the
+//! queue of the receiver is full: if the repeated send is refused, too, the driver pauses for 1 ms,
+//! 2 ms, … 32 ms, as the epoll driver does.
+
+use super::UringDriver;
+use crate::driver::{INSTALLED_TAG, Object, Operation};
+use crate::slab::Key;
+use std::time::{Duration, Instant};
+
+/// First pause; pauses double up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_DOUBLINGS: u32 = 5;
+
+/// The sends of messages in flight.
+#[derive(Debug, Default)]
+pub(super) struct MessageSends {
+    /// By the index in their tags.
+    sends: Vec<Option<Send>>,
+    /// The tags of those that are to be submitted again, and when.
+    paused: Vec<(Instant, u64)>,
+}
+
+#[derive(Debug)]
+struct Send {
+    object: Object,
+    operation: Operation,
+    /// How often the socket had no room.
+    refusals: u32,
+    polls: bool,
+    cancelled: bool,
+}
+
+/// What has to be submitted for a send that goes on.
+#[derive(Debug)]
+pub(super) enum Next {
+    PollForRoom(Object),
+    Send(Object, Operation),
+}
+
+/// Returns whether the driver repeats this operation on a socket of messages.
+pub(super) fn is_send(tag: u64, operation: &Operation) -> bool {
+    let sends = matches!(operation, Operation::Write { .. } | Operation::SendTo { .. });
+    sends && tag < INSTALLED_TAG
+}
+
+impl UringDriver {
+    /// Submits the sends that are due, and the polls that come before them.
+    pub(super) fn submit_due_messages(&mut self) {
+        while let Some((tag, next)) = self.messages.next_due() {
+            let (object, operation) = match next {
+                Next::Send(object, operation) => (object, operation),
+                Next::PollForRoom(object) => {
+                    (object, Operation::Poll { events: libc::POLLOUT as u32, repeat: false })
+                }
+            };
+            let entry = self.entry(object, operation).user_data(tag);
+            // SAFETY: the send has not had its outcome, so its memory is valid.
+            if unsafe { self.push(&entry) }.is_err() {
+                self.messages.return_due(tag);
+                break;
+            }
+        }
+    }
+}
+
+impl MessageSends {
+    /// Records a send that is in the submission queue.
+    pub(super) fn record(&mut self, tag: u64, object: Object, operation: Operation) {
+        let index = Key::index_in(tag);
+        if index >= self.sends.len() {
+            self.sends.resize_with(index + 1, || None);
+        }
+        let send = Send { object, operation, refusals: 0, polls: false, cancelled: false };
+        self.sends[index] = Some(send);
+    }
+
+    fn get(&mut self, tag: u64) -> Option<&mut Option<Send>> {
+        self.sends.get_mut(Key::index_in(tag))
+    }
+
+    /// Takes a completion of a send. Returns its result if it is the last one; otherwise the send
+    /// goes on.
+    pub(super) fn complete(&mut self, tag: u64, result: i32) -> Option<i32> {
+        let Some(slot) = self.get(tag) else { return Some(result) };
+        let Some(send) = slot else { return Some(result) };
+        let refused = !send.polls && result == -libc::EAGAIN;
+        let ends = (!send.polls && !refused) || send.cancelled || result == -libc::ECANCELED;
+        if ends {
+            let interrupted = send.polls || refused;
+            *slot = None;
+            return Some(if interrupted { -libc::ECANCELED } else { result });
+        }
+        let mut due = Instant::now();
+        if refused {
+            send.refusals += 1;
+            if let Some(doublings) = send.refusals.checked_sub(2) {
+                due += FIRST_PAUSE * (1 << doublings.min(PAUSE_DOUBLINGS));
+            }
+        }
+        self.paused.push((due, tag));
+        None
+    }
+
+    /// Returns the next send that is due, with what has to be submitted.
+    pub(super) fn next_due(&mut self) -> Option<(u64, Next)> {
+        if self.paused.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let at = self.paused.iter().position(|(due, _)| *due <= now)?;
+        let (_, tag) = self.paused.swap_remove(at);
+        let send = self.get(tag)?.as_mut()?;
+        send.polls = send.refusals == 1 && !send.polls;
+        Some((
+            tag,
+            match send.polls {
+                true => Next::PollForRoom(send.object),
+                false => Next::Send(send.object, send.operation),
+            },
+        ))
+    }
+
+    /// Returns a send to those that are due, because the submission queue was full.
+    pub(super) fn return_due(&mut self, tag: u64) {
+        if let Some(Some(send)) = self.get(tag) {
+            send.polls = send.refusals == 1 && !send.polls;
+            self.paused.push((Instant::now(), tag));
+        }
+    }
+
+    /// Returns when the next send is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.paused.iter().map(|(due, _)| *due).min()
+    }
+
+    /// Makes a send end with its next completion. Returns true if there is none to come: the send
+    /// has ended then, and the caller reports it.
+    pub(super) fn cancel(&mut self, tag: u64) -> bool {
+        let Some(slot @ Some(_)) = self.get(tag) else { return false };
+        if let Some(send) = slot {
+            send.cancelled = true;
+        }
+        let Some(at) = self.paused.iter().position(|(_, paused)| *paused == tag) else {
+            return false;
+        };
+        self.paused.swap_remove(at);
+        if let Some(slot) = self.get(tag) {
+            *slot = None;
+        }
+        true
+    }
+
+    /// Makes all sends end with their next completion; returns the number of those that have none
+    /// to come and have ended.
+    pub(super) fn cancel_all(&mut self) -> u64 {
+        self.sends.iter_mut().flatten().for_each(|send| send.cancelled = true);
+        self.paused.drain(..).count() as u64
+    }
+}
