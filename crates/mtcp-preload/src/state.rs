@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::outcome::{Outcome, check, failure};
 use crate::table::{self, Handle, Kind};
 use crate::waker::Waker;
-use crate::{address, peer_reset, process, report, settings};
+use crate::{address, failure as stack_failure, peer_reset, process, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
@@ -61,6 +61,8 @@ pub(crate) struct World {
     internal: Vec<c_int>,
     /// A descriptor that is always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
+    /// Whether the user was told that the stack has failed.
+    has_complained: bool,
     /// The open connections, for the process that resets them if this one is killed.
     shared: Option<SharedConnections>,
 }
@@ -229,9 +231,14 @@ impl Drop for Guard {
 
 impl World {
     /// Passes commands to the engine, and wakes sleeping threads if there are events for them.
-    /// Called before the lock is released.
+    /// Tells the user if the stack has failed. Called before the lock is released.
     fn let_go(&mut self, tells: bool) {
         self.context.publish();
+        if let Some(failure) = self.context.failure()
+            && !std::mem::replace(&mut self.has_complained, true)
+        {
+            stack_failure::complain(failure);
+        }
         let news = self.context.take_news();
         if self.sleepers.is_empty() {
             return;
@@ -449,6 +456,7 @@ fn start() -> Result<World, String> {
         placeholders,
         internal,
         kick: kick.into_raw_fd(),
+        has_complained: false,
         shared: peer_reset::start(),
     })
 }
