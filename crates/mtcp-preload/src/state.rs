@@ -13,7 +13,7 @@ use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -437,6 +437,11 @@ fn start() -> Result<World, String> {
     let context = opened.map_err(|error| error.to_string())?;
     let placeholder = |family| placeholder(family).map_err(|error| failed("socket", error));
     let placeholders = [placeholder(libc::AF_INET)?, placeholder(libc::AF_INET6)?];
+    let options = |socket: &Option<OwnedFd>| {
+        let options = socket.as_ref().map(|socket| Options::of(socket.as_raw_fd()));
+        options.unwrap_or_else(|| Ok(Options::none())).map_err(|error| failed("getsockopt", error))
+    };
+    let default_options = [options(&placeholders[0])?, options(&placeholders[1])?];
     let kick = always_ready().map_err(|error| failed("eventfd", error))?;
     let internal: Vec<c_int> = list()?.into_iter().filter(|fd| !before.contains(fd)).collect();
     process::keep_from_children().map_err(|error| failed("/proc/self/maps", error))?;
@@ -452,7 +457,7 @@ fn start() -> Result<World, String> {
         paired: settings::config().is_some_and(|config| config.engine.mode == Mode::Paired),
         entries: Vec::new(),
         sleepers: Vec::new(),
-        default_options: placeholders.map(Options::of),
+        default_options,
         placeholders,
         internal,
         kick: kick.into_raw_fd(),
