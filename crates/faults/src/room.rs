@@ -31,7 +31,7 @@ const OWN: &str = "/tmp/room";
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The longest time in which what ends by itself may end: processes, descriptors of servers.
-const SETTLE_TIME: Duration = Duration::from_secs(10);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// The worker's namespaces.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 
 use crate::calls::errno_name;
-use crate::room::{End, Ended, Leftovers, Room, Running, descriptors_beyond};
+use crate::room::{End, Ended, Leftovers, Room, Running, SETTLE_TIME, descriptors_beyond, wait};
 use crate::scenario::{Scenario, Subject};
 use crate::tracer::{Action, Plan, Trace, descriptors};
 
@@ -217,10 +217,13 @@ impl Stage {
         for number in 1..=TRIES {
             let must = server.is_hit();
             let (client, _) = room.spawn((self.scenario.client)(room))?.end();
-            if !server.is_alive() {
+            let fault = bystander("a client", &client, must);
+            // A server that ends refuses clients while it still sends to others.
+            let ends = || !server.is_alive();
+            if fault.is_some() && wait(SETTLE_TIME, ends) || !server.is_alive() {
                 break;
             }
-            faults.extend(bystander("a client", &client, must));
+            faults.extend(fault);
             if number >= 2 && client.end == End::Exited(0) {
                 break;
             }
@@ -231,7 +234,7 @@ impl Stage {
             }
             let (stop, _) = room.spawn((self.scenario.stop)(room))?.end();
             faults.extend(bystander("the last client", &stop, false));
-            crate::room::wait(ENDS, || !server.is_alive());
+            wait(ENDS, || !server.is_alive());
         }
         Ok(faults)
     }

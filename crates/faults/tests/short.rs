@@ -11,8 +11,9 @@ const PROGRAMS: [(&str, &str); 3] = [("cc", "gcc"), ("ip", "iproute2"), ("unshar
 
 /// Faults that were found and mended: a client that had offered memory and lacked its own; a lost
 /// doorbell; an agent that did not notice commands; a lost bell; errors with another cause; the
-/// program's descriptors taken for the stack's; numbers that do not exist; a device given up.
-const MENDED: [&str; 10] = [
+/// program's descriptors taken for the stack's; numbers that do not exist; devices given up; an
+/// address that was not the kernel's.
+const MENDED: [&str; 12] = [
     "preload-client:mmap:3:ENOMEM",
     "preload-server:sendto:1:ENOMEM",
     "flow-client:epoll_ctl:1:ENOMEM",
@@ -23,6 +24,8 @@ const MENDED: [&str; 10] = [
     "mtcp-server:openat:4:EMFILE",
     "mtcp-server:socket:5:EMFILE",
     "mtcp-client:read:27:ENOMEM",
+    "mtcp-server:read:40:EIO",
+    "mtcp-server:getsockopt:1:ENOBUFS",
 ];
 
 /// Builds the programs of the scenarios, and runs the harness over one part of them.

@@ -1,11 +1,12 @@
 //! Converts socket addresses between C and Rust, and decides which addresses are the stack's.
 
-use crate::outcome::{Outcome, failure};
-use crate::settings;
+use crate::outcome::{Outcome, check};
+use crate::{report, settings};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use mtcp::config::Ownership;
 use preload::real;
 use std::ffi::CStr;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 /// Parses a C address; `None` if it is of another family or too short.
@@ -76,15 +77,18 @@ pub(crate) unsafe fn to_c(address: SocketAddr, to: *mut sockaddr, size: *mut soc
     }
 }
 
-/// Returns the address that a kernel socket is bound to.
-pub(crate) fn bound_to(fd: c_int) -> Option<SocketAddr> {
+/// Returns the address that a kernel socket is bound to; `None` if it is of another family.
+///
+/// # Errors
+/// As getsockname(2).
+pub(crate) fn bound_to(fd: c_int) -> Outcome<Option<SocketAddr>> {
     let mut room = [0u64; 16];
     let mut size = size_of_val(&room) as socklen_t;
     let at = room.as_mut_ptr().cast::<sockaddr>();
     // SAFETY: `size` is the size of the room.
-    let outcome = unsafe { real::getsockname(fd, at, &raw mut size) };
+    check(unsafe { real::getsockname(fd, at, &raw mut size) })?;
     // SAFETY: the kernel has written `size` bytes.
-    if outcome == 0 { unsafe { from_c(at, size) } } else { None }
+    Ok(unsafe { from_c(at, size) })
 }
 
 /// Converts an IPv4-mapped IPv6 address to IPv4; the second value is true if it was one.
@@ -100,16 +104,18 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
 /// Returns whether the kernel would accept an address for this socket: it has the socket's family
 /// and, if it is IPv4-mapped, IPV6_V6ONLY is off. Other addresses are passed to the kernel, which
 /// refuses them.
-pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
+///
+/// # Errors
+/// As getsockopt(2): it is not known whether the address suits.
+pub(crate) fn suits(fd: c_int, address: SocketAddr) -> Outcome<bool> {
     let mut family: c_int = 0;
     let mut size = size_of_val(&family) as socklen_t;
     let at = (&raw mut family).cast();
     // SAFETY: `size` is the size of the room.
-    let known =
-        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) } == 0;
+    check(unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) })?;
     let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mapped = unmapped(address).1;
-    known && family == wanted && !(mapped && crate::options::is_ipv6_only(fd))
+    Ok(family == wanted && !(mapped && crate::options::is_ipv6_only(fd)?))
 }
 
 /// Converts an IPv4 address to an IPv4-mapped IPv6 address.
@@ -120,32 +126,45 @@ pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns the addresses of the stack: those of the configuration, or those of the interface.
-pub(crate) fn of_stack() -> Vec<IpAddr> {
-    let Some(config) = settings::config() else { return Vec::new() };
+/// Returns the addresses of the stack: those of the configuration, or those of the interface. There
+/// are none if a sandbox does not permit to ask for them.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the kernel could not be asked.
+pub(crate) fn of_stack() -> Outcome<Vec<IpAddr>> {
+    let Some(config) = settings::config() else { return Ok(Vec::new()) };
     if config.addresses.is_empty() && config.ownership == Ownership::Shared {
-        return of_interface(&config.device.interface).unwrap_or_default();
+        return match of_interface(&config.device.interface) {
+            Err(error) if !is_shortage(&error) => {
+                report::note(format_args!("the stack's addresses: getifaddrs: {error}"));
+                Ok(Vec::new())
+            }
+            found => found,
+        };
     }
-    config.addresses.iter().map(|(address, _)| *address).collect()
+    Ok(config.addresses.iter().map(|(address, _)| *address).collect())
 }
 
 /// Returns whether a connection to `remote` goes through the stack: to an address of the stack
 /// itself, or through its interface. With shared addresses the kernel's addresses and routes
 /// decide, otherwise the networks and routes of the configuration.
-pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
-    let Some(config) = settings::config() else { return false };
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the kernel could not be asked.
+pub(crate) fn leads_through_stack(remote: IpAddr) -> Outcome<bool> {
+    let Some(config) = settings::config() else { return Ok(false) };
     if remote.is_loopback() || remote.is_unspecified() || remote.is_multicast() {
-        return false;
+        return Ok(false);
     }
-    let own = of_stack();
+    let own = of_stack()?;
     if own.contains(&remote) {
-        return config.ownership == Ownership::Own;
+        return Ok(config.ownership == Ownership::Own);
     }
     if config.ownership == Ownership::Shared {
-        return kernel_source(remote).is_some_and(|source| own.contains(&source));
+        return Ok(kernel_source(remote)?.is_some_and(|source| own.contains(&source)));
     }
-    config.addresses.iter().any(|(address, length)| in_network(remote, *address, *length))
-        || config.routes.iter().any(|route| in_network(remote, route.prefix, route.length))
+    Ok(config.addresses.iter().any(|(address, length)| in_network(remote, *address, *length))
+        || config.routes.iter().any(|route| in_network(remote, route.prefix, route.length)))
 }
 
 fn in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
@@ -157,23 +176,35 @@ fn in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
     different.checked_shr(bits - u32::from(length).min(bits)).unwrap_or(0) == 0
 }
 
-/// Returns the address from which the kernel would send.
-fn kernel_source(remote: IpAddr) -> Option<IpAddr> {
+/// Returns the address from which the kernel would send; `None` if it has no route.
+fn kernel_source(remote: IpAddr) -> Outcome<Option<IpAddr>> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    // This sends no packet; any port will do.
-    socket.connect((remote, 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
+    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
+        // This sends no packet; any port will do.
+        socket.connect((remote, 9))?;
+        socket.local_addr()
+    });
+    match asked {
+        Ok(address) => Ok(Some(address.ip())),
+        Err(error) if is_shortage(&error) => Err(error),
+        // The kernel's connect(2) fails in the same way.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns whether a call failed because the system lacks something, so that the kernel's answer is
+/// not known.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))
 }
 
 /// Returns the kernel's addresses on an interface (getifaddrs(3)).
 fn of_interface(name: &str) -> Outcome<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the call writes the list to `first`.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return failure(libc::ENOMEM);
-    }
+    check(unsafe { libc::getifaddrs(&mut first) })?;
     let mut found = Vec::new();
     let mut next = first;
     while !next.is_null() {

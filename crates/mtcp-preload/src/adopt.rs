@@ -13,20 +13,23 @@ use preload::real;
 /// and epoll registrations.
 ///
 /// # Errors
-/// `ENETDOWN`: the stack cannot be started; `EMFILE`.
+/// `ENETDOWN`: the stack cannot be started; `EMFILE`; the errors of getsockopt(2).
 pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) -> Outcome<Handle> {
     // SAFETY: the call takes only numbers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let nonblocking = flags & libc::O_NONBLOCK != 0;
+    let own = if table::has_default_options(fd) { None } else { Some(Options::of(fd)?) };
     let world = guard.started()?;
     let descriptor = world.context.socket(family)?;
     // This library blocks by itself; the stack must never sleep while the lock is held.
     world.context.set_nonblocking(descriptor, true)?;
-    if table::has_default_options(fd) {
-        let (options, context) = world.default_options(if mapped { Family::V6 } else { family });
-        options.set(context, descriptor);
-    } else {
-        Options::of(fd).set(&mut world.context, descriptor);
+    match own {
+        Some(options) => options.set(&mut world.context, descriptor),
+        None => {
+            let family = if mapped { Family::V6 } else { family };
+            let (options, context) = world.default_options(family);
+            options.set(context, descriptor);
+        }
     }
     for how in shutdowns::take(guard, fd) {
         // The call records the direction and fails, because the socket is not connected.

@@ -30,12 +30,13 @@
 //! - `wait`, `waker`, `signals`: sleeping, waking threads, signals that end a sleep.
 //! - `listener`, `adopt`, `options`, `shutdowns`: sockets of the kernel that become the stack's.
 //! - `process`, `fork`, `peer_reset`: forked children, and connections of a killed program.
-//! - `settings`, `report`: the environment that `mtcp run` sets, and messages to the user.
+//! - `settings`: the environment that `mtcp run` sets. `report`, `failure`: messages to the user.
 //! - `address`, `outcome`: C's addresses, results and errno.
 
 mod address;
 mod adopt;
 mod epoll;
+mod failure;
 mod fork;
 mod hooks;
 mod listener;

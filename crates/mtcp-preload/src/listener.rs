@@ -41,7 +41,7 @@ pub(crate) enum Accepted {
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<SocketAddr> {
     // SAFETY: the call takes only numbers.
     check(unsafe { real::listen(fd, backlog) })?;
-    address::bound_to(fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    address::bound_to(fd)?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
 /// Makes the kernel socket stop listening.

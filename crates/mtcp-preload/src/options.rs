@@ -1,5 +1,6 @@
 //! Copies options from kernel sockets to sockets of the stack.
 
+use crate::outcome::{Outcome, check};
 use crate::report;
 use core::ffi::c_int;
 use libc::socklen_t;
@@ -44,19 +45,29 @@ struct Setting {
 }
 
 impl Options {
-    /// Reads the options of a socket.
-    pub(crate) fn of(fd: c_int) -> Options {
-        let mut all: Vec<Setting> =
-            OPTIONS.into_iter().filter_map(|(level, name)| Setting::of(fd, level, name)).collect();
-        let segment = Setting::of(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    /// Reads the options of a socket; omits those that it does not have.
+    ///
+    /// # Errors
+    /// `ENOBUFS`, `ENOMEM`, `EBADF`.
+    pub(crate) fn of(fd: c_int) -> Outcome<Options> {
+        let mut all = Vec::new();
+        for (level, name) in OPTIONS {
+            all.extend(Setting::of(fd, level, name)?);
+        }
+        let segment = Setting::of(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
         all.extend(segment.filter(|segment| segment.number() != DEFAULT_SEGMENT));
-        let locked = Setting::of(fd, libc::SOL_SOCKET, SO_BUF_LOCK).map_or(0, |it| it.number());
+        let locked = Setting::of(fd, libc::SOL_SOCKET, SO_BUF_LOCK)?.map_or(0, |it| it.number());
         for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
-            let buffer = Setting::of(fd, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0);
+            let buffer = Setting::of(fd, libc::SOL_SOCKET, name)?.filter(|_| locked & bit != 0);
             // The kernel returns twice the requested size (socket(7)).
             all.extend(buffer.map(|buffer| buffer.with_number(buffer.number() / 2)));
         }
-        Options(all)
+        Ok(Options(all))
+    }
+
+    /// No options: those of a family that the kernel lacks.
+    pub(crate) fn none() -> Options {
+        Options(Vec::new())
     }
 
     /// Sets the options on a socket of the stack; options that the stack does not have are omitted.
@@ -71,10 +82,10 @@ impl Options {
 }
 
 impl Setting {
-    fn of(fd: c_int, level: c_int, name: c_int) -> Option<Setting> {
+    fn of(fd: c_int, level: c_int, name: c_int) -> Outcome<Option<Setting>> {
         let mut value = [0u8; 16];
         let length = kernel_option(fd, level, name, &mut value)?;
-        Some(Setting { level, name, value, length })
+        Ok(length.map(|length| Setting { level, name, value, length }))
     }
 
     fn number(&self) -> c_int {
@@ -89,16 +100,27 @@ impl Setting {
 }
 
 /// Returns whether a kernel socket that listens on `::` accepts only IPv6.
-pub(crate) fn is_ipv6_only(fd: c_int) -> bool {
+///
+/// # Errors
+/// As for [`Options::of`].
+pub(crate) fn is_ipv6_only(fd: c_int) -> Outcome<bool> {
     let mut room = [0u8; 4];
-    kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &mut room)
-        .is_none_or(|_| i32::from_ne_bytes(room) != 0)
+    let known = kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &mut room)?;
+    Ok(known.is_none_or(|_| i32::from_ne_bytes(room) != 0))
 }
 
-fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Option<usize> {
+/// Reads an option of a kernel socket; `None` if it has no such option.
+fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Outcome<Option<usize>> {
     let mut size = room.len() as socklen_t;
     // SAFETY: `size` is the size of the room.
-    let outcome =
-        unsafe { real::getsockopt(fd, level, name, room.as_mut_ptr().cast(), &raw mut size) };
-    (outcome == 0).then_some(size as usize)
+    let outcome = check(unsafe {
+        real::getsockopt(fd, level, name, room.as_mut_ptr().cast(), &raw mut size)
+    });
+    match outcome {
+        Ok(_) => Ok(Some(size as usize)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EINVAL) => Ok(None),
+            _ => Err(error),
+        },
+    }
 }

@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::outcome::{Outcome, check, failure};
 use crate::table::{self, Handle, Kind};
 use crate::waker::Waker;
-use crate::{address, peer_reset, process, report, settings};
+use crate::{address, failure as stack_failure, peer_reset, process, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
@@ -13,7 +13,7 @@ use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub(crate) struct World {
     internal: Vec<c_int>,
     /// A descriptor that is always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
+    /// Whether the user was told that the stack has failed.
+    has_complained: bool,
     /// The open connections, for the process that resets them if this one is killed.
     shared: Option<SharedConnections>,
 }
@@ -229,9 +231,14 @@ impl Drop for Guard {
 
 impl World {
     /// Passes commands to the engine, and wakes sleeping threads if there are events for them.
-    /// Called before the lock is released.
+    /// Tells the user if the stack has failed. Called before the lock is released.
     fn let_go(&mut self, tells: bool) {
         self.context.publish();
+        if let Some(failure) = self.context.failure()
+            && !std::mem::replace(&mut self.has_complained, true)
+        {
+            stack_failure::complain(failure);
+        }
         let news = self.context.take_news();
         if self.sleepers.is_empty() {
             return;
@@ -430,6 +437,11 @@ fn start() -> Result<World, String> {
     let context = opened.map_err(|error| error.to_string())?;
     let placeholder = |family| placeholder(family).map_err(|error| failed("socket", error));
     let placeholders = [placeholder(libc::AF_INET)?, placeholder(libc::AF_INET6)?];
+    let options = |socket: &Option<OwnedFd>| {
+        let options = socket.as_ref().map(|socket| Options::of(socket.as_raw_fd()));
+        options.unwrap_or_else(|| Ok(Options::none())).map_err(|error| failed("getsockopt", error))
+    };
+    let default_options = [options(&placeholders[0])?, options(&placeholders[1])?];
     let kick = always_ready().map_err(|error| failed("eventfd", error))?;
     let internal: Vec<c_int> = list()?.into_iter().filter(|fd| !before.contains(fd)).collect();
     process::keep_from_children().map_err(|error| failed("/proc/self/maps", error))?;
@@ -445,10 +457,11 @@ fn start() -> Result<World, String> {
         paired: settings::config().is_some_and(|config| config.engine.mode == Mode::Paired),
         entries: Vec::new(),
         sleepers: Vec::new(),
-        default_options: placeholders.map(Options::of),
+        default_options,
         placeholders,
         internal,
         kick: kick.into_raw_fd(),
+        has_complained: false,
         shared: peer_reset::start(),
     })
 }

@@ -5,7 +5,7 @@ use crate::device::tap::TapError;
 use crate::device::xdp::XdpError;
 use crate::network::NetworkError;
 use crate::stat::{AskError, StatError};
-use crate::{ConfigError, StartError};
+use crate::{ConfigError, EngineFailure, StartError};
 use std::io;
 use sys::seccomp::SeccompError;
 use testkit::assert_texts;
@@ -30,6 +30,18 @@ fn errors_of_the_configuration() {
             value: "100".into(),
             range: "576 to 65535".into(),
         }, ["a.toml:5: tcp.mtu is 100", "it must be 576 to 65535"];
+    );
+}
+
+#[test]
+fn failures_of_an_engine() {
+    let text = "Input/output error";
+    assert_texts!(EngineFailure;
+        EngineFailure::Receive(_) => EngineFailure::Receive(libc::EIO), ["receive", text];
+        EngineFailure::Send(_) => EngineFailure::Send(libc::EIO), ["send", text];
+        EngineFailure::Watch(_) => EngineFailure::Watch(libc::EIO), ["the interface", text];
+        EngineFailure::Wait(_) => EngineFailure::Wait(libc::EIO), ["wait", text];
+        EngineFailure::Panicked => EngineFailure::Panicked, ["panicked", "standard error"];
     );
 }
 

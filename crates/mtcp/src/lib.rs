@@ -92,7 +92,7 @@ mod start;
 mod system;
 
 pub use self::config::{Config, ConfigError};
-pub use self::engine::{Engine, EngineCounters};
+pub use self::engine::{Engine, EngineCounters, EngineFailure};
 pub use self::socket::{
     Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
     PipeWriter, SIOCATMARK, SocketOption, TcpInfo,

@@ -21,18 +21,18 @@ fn family_of(address: SocketAddr) -> Family {
 
 /// Returns whether the stack has this address or, for an unspecified address, any address of its
 /// family.
-fn is_of_stack(address: IpAddr) -> bool {
-    let mut own = address::of_stack().into_iter();
+fn is_of_stack(address: IpAddr) -> Outcome<bool> {
+    let mut own = address::of_stack()?.into_iter();
     if address.is_unspecified() {
-        return own.any(|other| other.is_ipv4() == address.is_ipv4());
+        return Ok(own.any(|other| other.is_ipv4() == address.is_ipv4()));
     }
-    own.any(|other| other == address)
+    Ok(own.any(|other| other == address))
 }
 
 /// Returns whether an IPv6 socket, which is not the stack's yet, also listens on an IPv4 address of
 /// the stack.
-fn takes_both(fd: c_int) -> bool {
-    !options::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
+fn takes_both(fd: c_int) -> Outcome<bool> {
+    Ok(!options::is_ipv6_only(fd)? && is_of_stack(Ipv4Addr::UNSPECIFIED.into())?)
 }
 
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
@@ -46,8 +46,8 @@ fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
         // connect, and to which address.
         Kind::Fresh
             if !local.ip().is_unspecified()
-                && is_of_stack(local.ip())
-                && address::suits(fd, at) =>
+                && is_of_stack(local.ip())?
+                && address::suits(fd, at)? =>
         {
             let mut guard = state::lock()?;
             let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
@@ -133,9 +133,9 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
         Kind::Inherited => failure(libc::ENETDOWN),
         Kind::Socket(socket) => listen_again(socket, backlog).map(|()| Some(0)),
         Kind::Fresh => {
-            let Some(local) = address::bound_to(fd) else { return Ok(None) };
+            let Some(local) = address::bound_to(fd)? else { return Ok(None) };
             let local = address::unmapped(local).0;
-            let concerns = is_of_stack(local.ip()) || local.is_ipv6() && takes_both(fd);
+            let concerns = is_of_stack(local.ip())? || local.is_ipv6() && takes_both(fd)?;
             if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
             }
@@ -152,9 +152,9 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
 
 /// Returns whether this program listens at this address on the stack. A shared address can also
 /// have listeners of the kernel.
-fn stack_listens(remote: SocketAddr) -> bool {
+fn stack_listens(remote: SocketAddr) -> Outcome<bool> {
     let listens = || -> Outcome<bool> { Ok(state::lock()?.world()?.context.is_listening(remote)) };
-    is_of_stack(remote.ip()) && listens().unwrap_or(false)
+    Ok(is_of_stack(remote.ip())? && listens().unwrap_or(false))
 }
 
 fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
@@ -162,10 +162,10 @@ fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
     let socket = match table::kind(fd) {
         Kind::Socket(socket) => socket,
         Kind::Fresh
-            if address::suits(fd, to)
-                && (address::leads_through_stack(remote.ip()) || stack_listens(remote)) =>
+            if address::suits(fd, to)?
+                && (address::leads_through_stack(remote.ip())? || stack_listens(remote)?) =>
         {
-            let bound = address::bound_to(fd);
+            let bound = address::bound_to(fd)?;
             let mut guard = state::lock()?;
             let socket = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
             if let Some(port) = bound.map(|local| local.port()).filter(|port| *port != 0) {

@@ -99,7 +99,8 @@ pub trait Device: Send {
     /// frame is valid during that call. Returns their number.
     ///
     /// # Errors
-    /// Only errors that are permanent: the device is gone (`ENXIO`, `ENETDOWN`).
+    /// Only errors that are permanent: the device is gone (`ENXIO`, `ENETDOWN`), or the system
+    /// refuses to read it.
     fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8], Received))
     -> io::Result<usize>;
 

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// Most frames that one call of [`Device::receive`] reads and drops.
 const REFUSED_MAX: usize = 64;
+/// Unexpected errors of read(2), without a frame or an empty queue in between, after which the
+/// device has failed.
+const READ_ERRORS_MAX: u32 = 8;
 
 /// How long an interface may exist after the end of its process.
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
@@ -122,7 +125,10 @@ pub struct TapDevice {
     hardware_address: [u8; 6],
     received: Box<[u8]>,
     outgoing: Outgoing,
-    gone: bool,
+    /// Unexpected errors of read(2) in a row.
+    read_errors: u32,
+    /// The errno with which the device has failed: `ENXIO` if the interface is gone.
+    failure: Option<i32>,
     counters: DeviceCounters,
 }
 
@@ -178,7 +184,9 @@ impl TapDevice {
             Ok(Written::Later) => {}
             // EIO: the interface is down; EINVAL: the frame contradicts its header.
             Err(error) => {
-                self.gone |= matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV));
+                if matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV)) {
+                    self.failure = Some(libc::ENXIO);
+                }
                 self.counters.transmit_drops += 1;
             }
         }
@@ -191,18 +199,32 @@ impl TapDevice {
         // SAFETY: the kernel writes at most the length of the buffer.
         let outcome =
             unsafe { libc::read(self.file.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) };
-        match check_length(outcome) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) => match error.raw_os_error() {
-                // A lack of memory passes; the frame stays in the queue.
-                Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => Ok(None),
-                // EIO: the interface was removed; EBADFD: it was detached.
-                _ => {
-                    self.gone = true;
-                    Err(errno(libc::ENXIO))
+        let error = match check_length(outcome) {
+            Ok(bytes) => {
+                self.read_errors = 0;
+                return Ok(Some(bytes));
+            }
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => self.read_errors = 0,
+            // A lack of memory passes; the frame stays in the queue.
+            Some(libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {}
+            // EBADFD: the interface was removed, or detached.
+            Some(libc::EBADFD | libc::ENODEV) => self.failure = Some(libc::ENXIO),
+            // It may pass: the descriptor stays readable, so the caller repeats the call.
+            other => {
+                self.read_errors += 1;
+                if self.read_errors == READ_ERRORS_MAX {
+                    self.failure = other;
                 }
-            },
+            }
         }
+        self.check().map(|()| None)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failure.map_or(Ok(()), |number| Err(errno(number)))
     }
 }
 
@@ -255,7 +277,12 @@ fn open_queue(
             name: name.clone(),
             source,
         })?;
-    Ok(TapDevice {
+    Ok(device(file, name, options, hardware_address))
+}
+
+/// Makes the device of an open queue.
+fn device(file: File, name: String, options: &TapOptions, hardware_address: [u8; 6]) -> TapDevice {
+    TapDevice {
         file,
         name,
         link: options.link,
@@ -264,9 +291,10 @@ fn open_queue(
         hardware_address,
         received: vec![0; BUFFER_BYTES].into_boxed_slice(),
         outgoing: Outgoing::new(),
-        gone: false,
+        read_errors: 0,
+        failure: None,
         counters: DeviceCounters::default(),
-    })
+    }
 }
 
 impl Device for TapDevice {
@@ -288,9 +316,7 @@ impl Device for TapDevice {
         limit: usize,
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
-        if self.gone {
-            return Err(errno(libc::ENXIO));
-        }
+        self.check()?;
         let (mut count, mut refused, mut total_bytes) = (0, 0, 0);
         while count < limit && refused < REFUSED_MAX && total_bytes < RECEIVED_BYTES_MAX {
             let Some(bytes) = self.read()? else { break };
@@ -334,7 +360,7 @@ impl Device for TapDevice {
 
     fn flush(&mut self) -> io::Result<bool> {
         self.write();
-        if self.gone { Err(errno(libc::ENXIO)) } else { Ok(self.outgoing.is_held()) }
+        self.check().map(|()| self.outgoing.is_held())
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -413,4 +439,69 @@ fn call(number: libc::c_ulong, mut request: libc::ifreq) -> io::Result<()> {
 fn name_of(request: &libc::ifreq) -> String {
     let bytes = request.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A file whose every read(2) and write(2) fails with EIO: no memory is mapped at address 0.
+    fn broken() -> File {
+        let options = OpenOptions::new().read(true).write(true).clone();
+        options.open("/proc/self/mem").expect("the process may read its own memory")
+    }
+
+    fn read_once(device: &mut TapDevice) -> Result<usize, Option<i32>> {
+        device.receive(1, &mut |_, _| {}).map_err(|error| error.raw_os_error())
+    }
+
+    fn tap(file: File) -> TapDevice {
+        device(file, "tap0".to_owned(), &TapOptions::default(), [2; 6])
+    }
+
+    #[test]
+    fn reading_is_repeated_after_an_error() {
+        let (near, far) = UnixDatagram::pair().expect("sockets");
+        near.set_nonblocking(true).expect("it is set");
+        let near = File::from(OwnedFd::from(near));
+        let mut device = tap(broken());
+        for round in 0..3 {
+            device.file = broken();
+            for _ in 1..READ_ERRORS_MAX {
+                assert_eq!(read_once(&mut device), Ok(0), "round {round}");
+            }
+            // A frame, or an empty queue, shows that the device works.
+            device.file = near.try_clone().expect("a descriptor");
+            if round == 1 {
+                far.send(&[0; offload::HEADER_BYTES + 60]).expect("there is room");
+            }
+            assert_eq!(read_once(&mut device), Ok(usize::from(round == 1)), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_fails_with_the_errno() {
+        let mut device = tap(broken());
+        for _ in 1..READ_ERRORS_MAX {
+            assert_eq!(read_once(&mut device), Ok(0));
+        }
+        assert_eq!(read_once(&mut device), Err(Some(libc::EIO)));
+        let calls = device.counters().system_calls;
+        assert_eq!(read_once(&mut device), Err(Some(libc::EIO)), "it stays so");
+        assert_eq!(device.flush().expect_err("it stays so").raw_os_error(), Some(libc::EIO));
+        assert_eq!(device.counters().system_calls, calls);
+    }
+
+    #[test]
+    fn a_frame_that_cannot_be_written_is_dropped() {
+        let mut device = tap(broken());
+        for sent in 1..=2 * u64::from(READ_ERRORS_MAX) {
+            device.room(60).expect("there is room").fill(0);
+            device.commit(Transmit { bytes: 60, ..Transmit::default() });
+            assert!(!device.flush().expect("an interface that is down may come up again"));
+            assert_eq!(device.counters().transmit_drops, sent);
+        }
+    }
 }

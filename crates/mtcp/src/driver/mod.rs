@@ -52,7 +52,8 @@
 //! - **The end of a channel.** In mode `complete` unsent data has
 //!   [`Config::grace`](crate::Config::grace) to be sent, and continues when another channel takes
 //!   the engine.
-//! - **The end of the device.** Once the device is gone, every `dispatch` fails with its error.
+//! - **The end of the device.** Once the interface is gone, every `dispatch` fails with `ENXIO`;
+//!   if the device has failed for another reason, with `ENETDOWN`.
 //!
 //! No other difference is known: `channelfuzz --driver mtcp` compares random operations on
 //! connections and listeners of the stack with those of the kernel. Its rules for the stack alone

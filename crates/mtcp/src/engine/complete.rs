@@ -2,7 +2,7 @@
 
 use super::alarm::Alarm;
 use super::port::Port;
-use super::{Engine, clock};
+use super::{Engine, EngineFailure, clock};
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags, Shutdown,
     SocketId, Urgent,
@@ -24,6 +24,10 @@ impl Port for Engine {
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         Engine::wait(self, timeout)
+    }
+
+    fn failure(&self) -> Option<EngineFailure> {
+        Engine::failure(self)
     }
 
     fn descriptors(&self) -> Vec<RawFd> {

@@ -8,6 +8,7 @@
 mod alarm;
 mod board;
 mod complete;
+mod failure;
 mod link;
 mod looped;
 mod mailbox;
@@ -16,6 +17,7 @@ mod port;
 mod sleep;
 
 pub use self::board::{ConnectionLine, CoreReport};
+pub use self::failure::EngineFailure;
 
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::board::Board;
@@ -71,6 +73,8 @@ pub struct Engine {
     blocked: bool,
     /// Whether the alarm was set for a sleep that has not ended.
     lying: bool,
+    /// Why it cannot run any more.
+    failure: Option<EngineFailure>,
 }
 
 impl Engine {
@@ -96,6 +100,7 @@ impl Engine {
             now: clock(),
             blocked: false,
             lying: false,
+            failure: None,
         }
     }
 
@@ -122,12 +127,24 @@ impl Engine {
     /// Runs one turn: receives a batch of packets and sends waiting ones; true if packets arrived.
     ///
     /// # Errors
-    /// The errors of the device if it is gone (`ENXIO`, `ENETDOWN`), which are permanent.
+    /// `ENXIO` if the interface is gone, otherwise `ENETDOWN`: the engine has failed for good, and
+    /// [`Engine::failure`] returns the cause.
     pub fn turn(&mut self) -> io::Result<bool> {
         let came = self.step()?;
         // Every caller that woke the engine to get its counters has been served.
         self.alarm.answer();
         Ok(came)
+    }
+
+    /// The reason why the engine has failed for good, if it has.
+    pub fn failure(&self) -> Option<EngineFailure> {
+        self.failure
+    }
+
+    /// Records the first failure; returns the error for the sockets.
+    fn fail(&mut self, failure: fn(i32) -> EngineFailure, error: &io::Error) -> io::Error {
+        let number = error.raw_os_error().unwrap_or(libc::EIO);
+        (*self.failure.get_or_insert(failure(number))).into()
     }
 
     /// Runs a turn for callers that answer the alarm themselves.
@@ -151,7 +168,7 @@ impl Engine {
         let Engine { stack, link, mailboxes, now, core, .. } = self;
         let (now, core) = (*now, *core);
         let steers = mailboxes.cores() > 1;
-        let received = link.receive(now, self.batch, &mut |arrival| match arrival {
+        let outcome = link.receive(now, self.batch, &mut |arrival| match arrival {
             Arrival::Packet(packet, checksum) => {
                 match steers.then(|| stack.owner(packet)).flatten() {
                     Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
@@ -159,7 +176,11 @@ impl Engine {
                 }
             }
             Arrival::Neighbour(frame) => mailboxes.spread(frame),
-        })?;
+        });
+        let received = match outcome {
+            Ok(received) => received,
+            Err(error) => return Err(self.fail(EngineFailure::Receive, &error)),
+        };
         let mut came = received > 0;
         came |= link.take_looped(|packet| match steers.then(|| stack.owner(packet)).flatten() {
             Some(owner) if owner != core => mailboxes.hand_over(owner, packet, Checksum::Looped),
@@ -201,7 +222,10 @@ impl Engine {
     /// Processes the kernel's messages about neighbours and addresses, which may have woken the
     /// engine.
     fn follow(&mut self) -> io::Result<()> {
-        let changes = self.link.follow(self.now)?;
+        let changes = match self.link.follow(self.now) {
+            Ok(changes) => changes,
+            Err(error) => return Err(self.fail(EngineFailure::Watch, &error)),
+        };
         if let Some(addresses) = changes.addresses {
             self.stack.set_addresses(self.now, &addresses);
         }
@@ -214,7 +238,10 @@ impl Engine {
     /// Runs the second half of a turn.
     pub(crate) fn transmit(&mut self) -> io::Result<()> {
         let full = self.stack.output(self.now, &mut self.link);
-        self.blocked = self.link.flush()? || full;
+        match self.link.flush() {
+            Ok(held) => self.blocked = held || full,
+            Err(error) => return Err(self.fail(EngineFailure::Send, &error)),
+        }
         Ok(())
     }
 
@@ -244,7 +271,7 @@ impl Engine {
     /// Sleeps until there is work for a turn, at most `timeout`.
     ///
     /// # Errors
-    /// The errors of poll(2), except for an interruption by a signal.
+    /// As [`Engine::turn`].
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let limit = self.prepare_to_sleep(timeout);
         self.sleep(limit)
@@ -263,7 +290,7 @@ impl Engine {
         for descriptor in self.link.descriptors() {
             wanted.add(descriptor, events);
         }
-        wanted.poll(limit)?;
+        wanted.poll(limit).map_err(|error| self.fail(EngineFailure::Wait, &error))?;
         self.get_up(wanted.is_ready(0));
         // The network messages are processed next if their descriptor has woken the engine.
         if self.link.follows() && wanted.is_ready(2) {

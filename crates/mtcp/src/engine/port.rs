@@ -1,6 +1,7 @@
 //! Defines what the socket layer needs of an engine. It is either the engine itself, called inline,
 //! or the application's side of the rings to an engine's thread.
 
+use super::EngineFailure;
 use super::alarm::Alarm;
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags, Shutdown,
@@ -20,6 +21,9 @@ pub(crate) trait Port {
     /// Makes all progress that is possible now, without waiting; true if there was any. An error is
     /// the device's and permanent.
     fn turn(&mut self) -> io::Result<bool>;
+
+    /// The reason why the engine has failed for good, if it has.
+    fn failure(&self) -> Option<EngineFailure>;
 
     /// Sleeps until there is work for a turn, at most `timeout`.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;

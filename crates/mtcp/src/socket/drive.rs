@@ -2,6 +2,7 @@
 //! thread, takes its events, and tells whether sleeping threads must be woken.
 
 use super::Context;
+use crate::engine::EngineFailure;
 use std::io;
 
 impl Context {
@@ -30,6 +31,12 @@ impl Context {
             self.news = true;
             self.take_events();
         }
+    }
+
+    /// The reason why the stack has failed for good, if it has. From then on every call that waits,
+    /// or that finds nothing, fails with `ENXIO` (the interface is gone) or `ENETDOWN`.
+    pub fn failure(&self) -> Option<EngineFailure> {
+        self.port.failure()
     }
 
     /// Whether any call has taken events since the last `take_news`; some may be for another

@@ -96,7 +96,7 @@ impl Context {
             both_families: !extras.ipv6_only,
             reuse_port: extras.reuse_port,
         };
-        let id = self.port.listen(local, &options).map_err(failure)?;
+        let id = self.port.listen(local, &options).map_err(|error| self.reason(error))?;
         let socket = self.socket_of(descriptor)?;
         socket.id = Some(id);
         socket.phase = Phase::Listening;
@@ -219,7 +219,7 @@ impl Context {
             // With an unspecified address the engine chooses one.
             Some(local) => self.port.connect(Some(local), remote, &options),
         };
-        let id = id.map_err(failure)?;
+        let id = id.map_err(|error| self.reason(error))?;
         let socket = self.socket_of(descriptor)?;
         socket.id = Some(id);
         socket.phase = Phase::Connecting;
@@ -228,6 +228,11 @@ impl Context {
         socket.error = 0;
         self.place(id, descriptor);
         Ok(())
+    }
+
+    /// The reason why a socket cannot be made: a stack that has failed refuses each one.
+    fn reason(&self, error: Error) -> io::Error {
+        self.failure().map_or_else(|| failure(error), io::Error::from)
     }
 
     /// Checks for `connect` whether the attempt has succeeded; `None` if that is not known yet.

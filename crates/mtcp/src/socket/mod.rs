@@ -201,7 +201,7 @@ impl Context {
     /// [`Context::epoll_wait`] nor in a blocking call needs it.
     ///
     /// # Errors
-    /// The errors of the device if it is gone (`ENXIO`, `ENETDOWN`), which are permanent.
+    /// `ENXIO` if the interface is gone, otherwise `ENETDOWN`; [`Context::failure`] has the cause.
     pub fn turn(&mut self) -> io::Result<()> {
         self.credit = CALLS_PER_TURN;
         self.news |= self.port.turn()?;

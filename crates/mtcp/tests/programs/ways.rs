@@ -5,7 +5,7 @@ use crate::support::{Guard, KERNEL, SERVER, Site, TIME_LIMIT, await_port, succee
 use crate::web::furnish;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::Namespace;
 use testkit::content;
@@ -63,6 +63,37 @@ fn a_program_serves_over_a_tap_device() {
     assert_fetched(&site.server, || Command::new("curl"), FAR);
     server.end(libc::SIGTERM);
     assert!(!site.server.ip("-brief link").contains("mtcp0"), "the device is gone");
+}
+
+/// A program that waits for its peer does not wait for ever when the device has failed.
+#[test]
+fn a_program_is_told_that_its_device_has_failed() {
+    let site = Site::new("packet");
+    let settings = format!(
+        "[device]\nkind = \"tap\"\ninterface = \"mtcp0\"\n[address]\nlist = [\"{}/24\"]\n",
+        FAR[0]
+    );
+    std::fs::write(site.path("tap.toml"), settings).expect("it is written");
+    for options in [&[][..], &["--complete"]] {
+        site.server.ip("tuntap add mtcp0 mode tap");
+        site.server.ip(&format!("addr add {}/24 dev mtcp0", NEAR[0]));
+        site.server.ip("link set mtcp0 up");
+        let silent = site.server.run(|| TcpListener::bind((NEAR[0], 80)).expect("a free port"));
+        let mut command = site.under_stack("tap", options, "curl");
+        command.args(["--silent", "--max-time", "60", &format!("http://{}/", NEAR[0])]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let program = site.server.run(|| command.spawn()).expect("it runs");
+        let _connection = silent.accept().expect("the program connects");
+        site.server.ip("link delete mtcp0");
+        let output = program.wait_with_output().expect("it ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        // 28: curl has waited until its time limit.
+        assert!(![Some(0), Some(28)].contains(&output.status.code()), "{errors}");
+        for words in ["packet device: No such device", "TAP", "mtcp0", "start the program again"] {
+            assert!(errors.contains(words), "{options:?}: no `{words}` in: {errors}");
+        }
+        assert_eq!(errors.matches("the stack has failed").count(), 1, "{errors}");
+    }
 }
 
 /// Answers this number of requests, and ends each connection.

@@ -1,12 +1,13 @@
-//! Tests the end of an engine's thread: a panic in it makes the application's calls fail, and none
-//! of them waits for it.
+//! Tests the end of an engine, by a panic in its thread or an error of its device: the
+//! application's calls fail, and none of them waits for it.
 
 use crate::pair::{address, config};
 use mtcp::config::Mode;
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::{Capabilities, Device, DeviceCounters, Received, Transmit};
 use mtcp::{
-    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Mtcp, OptionName, SocketOption,
+    Context, Descriptor, EngineFailure, EpollControl, EpollEvent, Events, Family, Mtcp, OptionName,
+    SocketOption,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,8 +19,17 @@ use std::time::Duration;
 /// The time after which a call counts as waiting forever.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A device that panics on request, in the thread that calls it.
-struct Fatal(MemoryDevice, Arc<AtomicBool>);
+/// How an engine ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The device panics, in the thread that calls it.
+    Panic,
+    /// The device cannot be read any more: EIO.
+    Error,
+}
+
+/// A device that ends its engine on request.
+struct Fatal(MemoryDevice, Arc<AtomicBool>, End);
 
 impl Device for Fatal {
     fn capabilities(&self) -> Capabilities {
@@ -35,8 +45,11 @@ impl Device for Fatal {
         limit: usize,
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
-        assert!(!self.1.load(Ordering::Relaxed), "the end that the test wants");
-        self.0.receive(limit, take)
+        match self.2 {
+            _ if !self.1.load(Ordering::Relaxed) => self.0.receive(limit, take),
+            End::Panic => panic!("the end that the test wants"),
+            End::Error => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
     }
 
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
@@ -73,15 +86,16 @@ struct Victim {
 }
 
 impl Victim {
-    fn new() -> Victim {
+    fn new(end: End, mode: Mode) -> Victim {
         let fatal = Arc::new(AtomicBool::new(false));
         let (near, far) = MemoryDevice::pair(MemoryOptions::default()).expect("devices");
-        let start = |address, device| {
-            let mtcp = Mtcp::with_devices(config(address, Mode::Paired), vec![device]);
+        let start = |address, mode, device| {
+            let mtcp = Mtcp::with_devices(config(address, mode), vec![device]);
             mtcp.expect("a stack").context(0).expect("it is free")
         };
-        let mut server = start("10.0.0.1", Box::new(far));
-        let mut client = start("10.0.0.2", Box::new(Fatal(near, Arc::clone(&fatal))));
+        let mut server = start("10.0.0.1", Mode::Paired, Box::new(far));
+        let device = Fatal(near, Arc::clone(&fatal), end);
+        let mut client = start("10.0.0.2", mode, Box::new(device));
         let listener = server.socket(Family::V4).expect("a socket");
         server.bind(listener, address(80)).expect("a free port");
         server.listen(listener, 8).expect("to listen");
@@ -104,14 +118,25 @@ fn each_fails<T: std::fmt::Debug + Send + 'static>(
     what: &str,
     call: fn(&mut Context, Descriptor) -> io::Result<T>,
 ) {
-    let (done, is_done) = mpsc::channel();
-    std::thread::spawn(move || {
-        let outcome = Victim::new().ends_during(call);
-        done.send(outcome.map_err(|error| error.raw_os_error())).expect("the test waits");
-    });
-    let outcome = is_done.recv_timeout(HANG).unwrap_or_else(|_| panic!("{what} hangs"));
-    let errno = outcome.expect_err(what).expect("the errno of a call");
-    assert!([libc::ENETDOWN, libc::ECONNABORTED].contains(&errno), "{what}: errno {errno}");
+    for (end, mode, cause) in [
+        (End::Panic, Mode::Paired, EngineFailure::Panicked),
+        (End::Error, Mode::Paired, EngineFailure::Receive(libc::EIO)),
+        (End::Error, Mode::Complete, EngineFailure::Receive(libc::EIO)),
+    ] {
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let outcome = Victim::new(end, mode).ends_during(|client, socket| {
+                let outcome = call(client, socket);
+                (outcome.map_err(|error| error.raw_os_error()), client.failure())
+            });
+            done.send(outcome).expect("the test waits");
+        });
+        let outcome = is_done.recv_timeout(HANG);
+        let (outcome, failure) =
+            outcome.unwrap_or_else(|_| panic!("{what} hangs: {end:?}, {mode:?}"));
+        let errno = outcome.expect_err(what).expect("the errno of a call");
+        assert_eq!((errno, failure), (libc::ENETDOWN, Some(cause)), "{what}: {end:?}, {mode:?}");
+    }
 }
 
 fn dial(client: &mut Context) -> io::Result<()> {
@@ -151,7 +176,7 @@ fn calls_that_wait_fail_when_the_engine_has_ended() {
 fn no_call_waits_for_an_engine_that_has_ended() {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
-        let failed = Victim::new().ends_during(|client, socket| {
+        let failed = Victim::new(End::Panic, Mode::Paired).ends_during(|client, socket| {
             let linger = SocketOption::Linger(Some(Duration::from_secs(600)));
             client.set_option(socket, linger).expect("it is connected");
             client.read(socket, &mut [0; 8]).expect_err("the engine has ended");

@@ -101,7 +101,7 @@ impl Application {
     ) -> Option<R> {
         loop {
             self.commands.publish();
-            let failed = self.status.failed.load(Ordering::Acquire) != 0;
+            let failed = self.failure().is_some();
             self.take_events();
             if let Some(found) = look(self) {
                 return Some(found);
@@ -271,7 +271,7 @@ impl Application {
     /// Events before the engine's failure are delivered first.
     pub(super) fn unless_failed(&self, any: bool) -> io::Result<bool> {
         match self.failure() {
-            Some(error) if !any => Err(error),
+            Some(failure) if !any => Err(failure.into()),
             _ => Ok(any),
         }
     }
@@ -280,12 +280,6 @@ impl Application {
     pub(super) fn ask_options(&mut self, socket: SocketId) -> Result<Options, Error> {
         let call = self.call(move |engine| engine.stack().options(socket));
         call.unwrap_or(Err(Error::Aborted))
-    }
-
-    /// The error that has ended the engine, if it has ended.
-    pub(super) fn failure(&self) -> Option<io::Error> {
-        let errno = self.status.failed.load(Ordering::Acquire);
-        (errno != 0).then(|| io::Error::from_raw_os_error(errno))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Command;
 use super::application::Application;
-use crate::engine::{Alarm, Names, Port};
+use crate::engine::{Alarm, EngineFailure, Names, Port};
 use crate::spsc::Sleep;
 use mtcp_proto::{
     Congestion, ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags,
@@ -40,6 +40,10 @@ impl Port for Application {
     fn refresh(&mut self) -> io::Result<bool> {
         let any = self.look();
         self.unless_failed(any)
+    }
+
+    fn failure(&self) -> Option<EngineFailure> {
+        self.status.failure.get().copied()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

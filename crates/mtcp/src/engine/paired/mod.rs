@@ -21,9 +21,10 @@ pub(crate) use self::application::Application;
 pub(crate) use self::server::{PairedError, start};
 
 use self::chunk::Chunk;
-use super::{Engine, Names};
+use super::{Engine, EngineFailure, Names};
 use mtcp_proto::{Error, Options, Readiness, SendFlags, Shutdown, SocketId, Urgent};
-use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 /// Messages that a ring holds; further ones wait at the sender.
 const SLOTS: usize = 1024;
@@ -141,6 +142,6 @@ struct EngineStatus {
     /// Whether the application waits for the end of connections that it has closed, of which it
     /// gets no other event.
     finishing: AtomicBool,
-    /// The errno that ended the engine, or 0.
-    failed: AtomicI32,
+    /// The reason why the engine has ended.
+    failure: OnceLock<EngineFailure>,
 }

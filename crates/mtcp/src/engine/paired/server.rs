@@ -5,7 +5,7 @@ use super::application::Application;
 use super::chunk::{Chunk, Chunks};
 use super::sender::Sender;
 use super::{ACCEPT_WINDOW, CachedAnswers, Command, EngineStatus, Event, SLOTS, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Port};
+use crate::engine::{Alarm, Engine, EngineFailure, Port};
 use crate::spsc::{Consumer, Sleep, ring};
 use mtcp_proto::{Error, Readiness, SendFlags, SocketId, Urgent};
 use std::collections::VecDeque;
@@ -130,9 +130,7 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let failed = &self.status.failed;
-        let unknown =
-            failed.compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire);
+        let unknown = self.status.failure.set(EngineFailure::Panicked);
         if unknown.is_ok() && thread::panicking() {
             tracing::error!("the engine has panicked: its sockets fail with ENETDOWN");
         }
@@ -143,10 +141,12 @@ impl Drop for Ending {
 impl Server {
     fn run(&mut self) {
         while !self.status.stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn() {
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                self.status.failed.store(errno, Ordering::Release);
-                tracing::error!(core = self.engine.core(), %error, "the packet device has failed");
+            if self.turn().is_err() {
+                let failure = self.engine.failure().unwrap_or(EngineFailure::Panicked);
+                let core = self.engine.core();
+                tracing::error!(core, %failure, "the engine has failed");
+                // Nothing else sets it before the thread ends.
+                let _ = self.status.failure.set(failure);
                 break;
             }
         }
