@@ -4,8 +4,8 @@
 use std::fs;
 
 /// The libraries of the servers of `http`.
-const LIBRARIES: [&str; 7] =
-    ["axum", "hyper", "tokio", "cyper-axum", "compio", "monoio", "megapipe-rt"];
+const LIBRARIES: [&str; 8] =
+    ["axum", "hyper", "tokio", "cyper-axum", "compio", "monoio", "megapipe-rt", "mtcp"];
 const LOCK_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
 
 fn main() {

@@ -3,8 +3,8 @@
 //!
 //! Each server is written as a user of its runtime would write it: tokio by `axum::serve`, compio
 //! by `cyper_axum::serve`, monoio by hyper-util over the traits of monoio-compat, and megapipe-rt
-//! by its `http::serve`. All of them serve HTTP/1 and, if the client begins with its preface,
-//! HTTP/2.
+//! by its `http::serve`, also over user-level TCP. All of them serve HTTP/1 and, if the client
+//! begins with its preface, HTTP/2.
 
 #[cfg(feature = "http")]
 mod app;
@@ -24,6 +24,7 @@ use clap::{Args, ValueEnum};
 #[cfg(not(all(feature = "http-compio", feature = "http-monoio")))]
 use crate::error::Error;
 use crate::error::Result;
+use crate::listener::Bind;
 use crate::sys;
 use crate::workers::{self, Ready, one_each};
 
@@ -33,6 +34,7 @@ SIGINT, SIGTERM or SIGHUP ends it.
 
 Examples:
   iobench-external http tokio --bind 127.0.0.1:7000 --cpus 0,1
+  MTCP_CONFIG=mtcp.toml iobench-external http megapipe-rt-mtcp --bind 10.10.0.2:7000
   curl --http2-prior-knowledge http://127.0.0.1:7000/64";
 
 /// Options of `http`.
@@ -72,6 +74,9 @@ enum Server {
     MegapipeRt,
     /// The same over epoll
     MegapipeRtEpoll,
+    /// The same over TCP in user space (mtcp), configured by the file that MTCP_CONFIG names, with
+    /// engine.cores as the number of CPUs
+    MegapipeRtMtcp,
 }
 
 impl Server {
@@ -83,6 +88,7 @@ impl Server {
             Server::Monoio => "monoio",
             Server::MegapipeRt => "megapipe-rt",
             Server::MegapipeRtEpoll => "megapipe-rt-epoll",
+            Server::MegapipeRtMtcp => "megapipe-rt-mtcp",
         }
     }
 
@@ -103,6 +109,7 @@ impl Server {
             Server::Compio => &["cyper-axum", "compio"],
             Server::Monoio => &["monoio"],
             Server::MegapipeRt | Server::MegapipeRtEpoll => &["megapipe-rt"],
+            Server::MegapipeRtMtcp => &["megapipe-rt", "mtcp"],
         };
         let is_used = |name: &str| ["axum", "hyper"].contains(&name) || runtime.contains(&name);
         let versions = env!("IOBENCH_EXTERNAL_VERSIONS").split(", ");
@@ -112,7 +119,7 @@ impl Server {
 
     /// Returns whether one thread or one runtime uses all CPUs, with one listening socket.
     fn spans_cpus(self) -> bool {
-        matches!(self, Server::Tokio | Server::MegapipeRt | Server::MegapipeRtEpoll)
+        !matches!(self, Server::TokioPerCore | Server::Compio | Server::Monoio)
     }
 
     /// Serves on the calling thread, which is bound to `cpus` CPUs, until the process ends; returns
@@ -125,6 +132,7 @@ impl Server {
             Server::TokioPerCore => on_tokio::serve_alone(listener, ready),
             Server::MegapipeRt => on_megapipe_rt::serve(listener, cpus, Uring, ready),
             Server::MegapipeRtEpoll => on_megapipe_rt::serve(listener, cpus, Epoll, ready),
+            Server::MegapipeRtMtcp => on_megapipe_rt::serve_over_mtcp(listener, cpus, ready),
             #[cfg(feature = "http-compio")]
             Server::Compio => on_compio::serve(listener, ready),
             #[cfg(not(feature = "http-compio"))]
@@ -158,7 +166,8 @@ pub(crate) fn run(arguments: &HttpArguments) -> Result<()> {
     let sets = if server.spans_cpus() { vec![cpus.clone()] } else { one_each(&cpus) };
     let (name, count) = (server.name(), cpus.len());
     let serve = move |listener, ready| server.serve(listener, count, ready);
-    workers::run(name, arguments.bind, &sets, serve, |address| {
+    let bind = Bind { address: arguments.bind, may_be_of_stack: server == Server::MegapipeRtMtcp };
+    workers::run(name, bind, &sets, serve, |address| {
         format!("{name} serves http://{address}/ on CPU {cpus:?}")
     })
 }

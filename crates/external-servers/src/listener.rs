@@ -13,15 +13,30 @@ pub(crate) const BACKLOG: i32 = 65_535;
 
 const BIND_REMEDY: &str = "choose another address with --bind; port 0 stands for a free one";
 
+/// The address to listen at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bind {
+    pub(crate) address: SocketAddr,
+    /// Whether only a user-level stack may have the address, and the kernel not (IP_FREEBIND).
+    pub(crate) may_be_of_stack: bool,
+}
+
+impl From<SocketAddr> for Bind {
+    fn from(address: SocketAddr) -> Bind {
+        Bind { address, may_be_of_stack: false }
+    }
+}
+
 /// Opens `count` sockets that share a port; the kernel spreads connections over them. A single
 /// socket does not share its port, so that a runtime can partition it. Accepted connections inherit
 /// TCP_NODELAY and the congestion control from here.
-pub(crate) fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpListener>> {
+pub(crate) fn open(bind: Bind, count: usize) -> Result<Vec<TcpListener>> {
     let control = replacement_of_pacing();
     let mut listeners: Vec<TcpListener> = Vec::with_capacity(count);
-    let mut address = address;
+    let Bind { mut address, may_be_of_stack } = bind;
     for _ in 0..count {
-        let listener = listen(address, count > 1, control.as_deref())
+        let bind = Bind { address, may_be_of_stack };
+        let listener = listen(bind, count > 1, control.as_deref())
             .context(format!("bind {address}"), BIND_REMEDY)?;
         address = listener.local_addr().context("read the bound address", BIND_REMEDY)?;
         listeners.push(listener);
@@ -29,13 +44,19 @@ pub(crate) fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpListener>
     Ok(listeners)
 }
 
-fn listen(address: SocketAddr, shared: bool, control: Option<&str>) -> io::Result<TcpListener> {
+fn listen(bind: Bind, shared: bool, control: Option<&str>) -> io::Result<TcpListener> {
+    let Bind { address, may_be_of_stack } = bind;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(control) = control {
         socket.set_tcp_congestion(control.as_bytes())?;
+    }
+    match address {
+        _ if !may_be_of_stack => {}
+        SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -84,12 +105,25 @@ mod tests {
 
     #[test]
     fn all_sockets_share_one_port() {
-        let listeners = open((Ipv4Addr::LOCALHOST, 0).into(), 3).unwrap();
+        let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listeners = open(anywhere.into(), 3).unwrap();
         let mut ports: Vec<u16> =
             listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         assert_eq!(ports.len(), 3);
         ports.dedup();
         assert_eq!(ports.len(), 1);
+    }
+
+    #[test]
+    fn only_a_stack_may_have_an_address_that_the_kernel_lacks() {
+        // Addresses of documentation (RFC 5737, RFC 3849), which no host has.
+        for address in ["192.0.2.1:0", "[2001:db8::1]:0"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let message = open(address.into(), 1).unwrap_err().to_string();
+            assert!(message.contains("--bind"), "{message}");
+            let listeners = open(Bind { address, may_be_of_stack: true }, 1).unwrap();
+            assert_eq!(listeners[0].local_addr().unwrap().ip(), address.ip());
+        }
     }
 
     #[test]

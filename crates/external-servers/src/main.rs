@@ -168,7 +168,7 @@ fn run(arguments: &Arguments, runtime: Runtime) -> Result<()> {
         runtime.serve(listener, Arc::clone(&service), || ready.tell())
     };
     let name = runtime.name();
-    workers::run(name, arguments.bind, &one_each(&cpus), serve, |address| {
+    workers::run(name, arguments.bind.into(), &one_each(&cpus), serve, |address| {
         format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}")
     })
 }

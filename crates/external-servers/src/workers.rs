@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use crate::error::{Context, Error, Result};
-use crate::listener;
+use crate::listener::{self, Bind};
 use crate::sys::{self, Signals};
 
 /// A message to the main thread.
@@ -32,7 +32,7 @@ impl Ready {
 /// thread; the threads need no clean-up, so they end with the process.
 pub(crate) fn run<S>(
     name: &str,
-    bind: SocketAddr,
+    bind: Bind,
     sets: &[Vec<usize>],
     serve: S,
     announce: impl Fn(SocketAddr) -> String,

@@ -179,12 +179,22 @@ fn the_list_has_the_servers_with_their_versions() {
     for (server, libraries) in [
         ("tokio", &["axum 0.", "hyper 1.", "tokio 1."][..]),
         ("megapipe-rt-epoll", &["axum 0.", "hyper 1.", "megapipe-rt 0."]),
+        ("megapipe-rt-mtcp", &["axum 0.", "hyper 1.", "megapipe-rt 0.", "mtcp 0."]),
     ] {
         assert!(libraries.iter().all(|library| line(server).contains(library)), "{list}");
     }
     assert!(!line("tokio").contains("megapipe"), "{list}");
     assert_eq!(list.contains("\ncompio: "), cfg!(feature = "http-compio"), "{list}");
     assert_eq!(list.contains("\nmonoio: "), cfg!(feature = "http-monoio"), "{list}");
+}
+
+#[test]
+fn a_server_over_user_level_tcp_needs_settings() {
+    let words = ["http", "megapipe-rt-mtcp", "--bind", "192.0.2.1:0"];
+    let output = command(&words).env_remove("MTCP_CONFIG").output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.contains("MTCP_CONFIG") && message.contains("docs/mtcp.toml"), "{message}");
 }
 
 #[cfg(not(feature = "http-compio"))]

@@ -125,22 +125,33 @@ impl Path {
         &mut self,
         subject: &Subject,
         client: ClientKind,
-        mut launch: Launch,
+        launch: Launch,
         signals: &Signals,
     ) -> Result<(Running, Option<Site>)> {
+        let start = |launch: &Launch| Running::start(subject, launch, signals);
+        self.start_by(subject.stack(), client, launch, start)
+    }
+
+    /// Starts a server, with this user-level TCP if it has one, by a function that gets `launch`
+    /// with the address, the namespace and the device; otherwise like `start`.
+    pub(crate) fn start_by(
+        &mut self,
+        stack: Option<Kind>,
+        client: ClientKind,
+        mut launch: Launch,
+        start: impl FnOnce(&Launch) -> Result<Running>,
+    ) -> Result<(Running, Option<Site>)> {
         let veth = match self {
-            Path::Loopback => return Ok((Running::start(subject, &launch, signals)?, None)),
+            Path::Loopback => return Ok((start(&launch)?, None)),
             Path::Relay(network) => {
                 launch.address = network.server_address();
                 launch.namespace = Some(network.server_namespace());
-                return Ok((Running::start(subject, &launch, signals)?, None));
+                return Ok((start(&launch)?, None));
             }
             Path::Veth(veth) => veth,
         };
-        let stack = subject.stack();
         if stack.is_some_and(Kind::makes_its_device) {
-            return start_with_its_device(veth, subject, launch, signals)
-                .map(|server| (server, None));
+            return start_with_its_device(veth, launch, start).map(|server| (server, None));
         }
         let veth_pair = if stack.is_none() && client == ClientKind::Kernel {
             veth.shared().clone()
@@ -152,10 +163,21 @@ impl Path {
         launch.address = veth_pair.server_address.into();
         launch.namespace = Some(veth.server_namespace());
         launch.interface = stack.map(|_| veth_pair.server_device());
-        let server = Running::start(subject, &launch, signals)?;
+        let server = start(&launch)?;
         let site = (client == ClientKind::Mtcp).then(|| client_site(&veth_pair));
         Ok((server, site))
     }
+}
+
+/// Fails if the path has no device for the user-level TCP of `label` or its clients.
+pub(crate) fn check_device(path: PathKind, label: &str) -> Result<()> {
+    if path == PathKind::Veth {
+        return Ok(());
+    }
+    Err(Error::setup(
+        format!("`{label}` uses user-level TCP, which needs a device of its own"),
+        "add --path veth",
+    ))
 }
 
 fn stop_pacing_in(namespace: &OwnedFd) -> Result<()> {
@@ -167,16 +189,15 @@ fn stop_pacing_in(namespace: &OwnedFd) -> Result<()> {
 /// the server runs in the clients' namespace.
 fn start_with_its_device(
     veth: &mut Veth,
-    subject: &Subject,
     mut launch: Launch,
-    signals: &Signals,
+    start: impl FnOnce(&Launch) -> Result<Running>,
 ) -> Result<Running> {
     let veth_pair = veth.reserve()?;
     let device = veth_pair.server_device();
     launch.address = veth_pair.server_address.into();
     launch.namespace = Some(veth.client_namespace());
     launch.interface = Some(device.clone());
-    let server = Running::start(subject, &launch, signals)?;
+    let server = start(&launch)?;
     veth.furnish_client(&veth_pair, &device)?;
     Ok(server)
 }

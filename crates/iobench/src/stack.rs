@@ -1,6 +1,7 @@
 //! Starts user-level TCP stacks (`mtcp`), for servers and clients of the benchmark.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use mtcp::config::{Config, DeviceConfig, DeviceKind, EngineConfig, Mode, StatConfig};
 use mtcp::{Context, Mtcp, StartError};
@@ -14,6 +15,9 @@ use crate::sys::socket::CongestionControl;
 pub(crate) const PORT: u16 = 7000;
 /// First port for connections that do not choose one: all ports that need no privilege.
 const LEAST_EPHEMERAL_PORT: u16 = 1024;
+/// Half of the TIME_WAIT period of a stack, which is then as long as the kernel's in namespaces for
+/// clients that end tens of thousands of connections per second by FIN.
+pub(crate) const SEGMENT_LIFETIME_MS: u32 = 5;
 
 /// The device and the mode of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +81,7 @@ pub(crate) fn settings(cores: u16) -> Config {
         ..Config::default()
     };
     config.tcp.ephemeral_ports = LEAST_EPHEMERAL_PORT..=u16::MAX;
+    config.tcp.maximum_segment_lifetime = Duration::from_millis(SEGMENT_LIFETIME_MS.into());
     config.tcp.options.no_delay = true;
     config.tcp.options.congestion = match CongestionControl::pick().name.as_str() {
         "reno" => Congestion::NewReno,

@@ -102,6 +102,50 @@ fn http_2_is_measured_by_h2load() {
     assert!(printed.contains("4 x 3"), "{printed}");
 }
 
+/// Runs a comparison over veth, and checks rows and document.
+fn compare_over_veth(test: &str, servers: &[&str], more: &[&str]) -> Option<(Value, String)> {
+    if !is_built() {
+        testkit::skip(test, "iobench-external is not built with the feature http");
+        return None;
+    }
+    if !testkit::is_root() {
+        testkit::skip(test, "AF_XDP needs root");
+        return None;
+    }
+    let before = common::devices();
+    let names = servers.join(",");
+    let words = ["http", "--path", "veth", "--connections", "4", "--servers", &names];
+    let (status, document, printed) = run_undisturbed(&[&words[..], more, &SHORT].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    assert_measured(&document, servers, &printed);
+    for row in document["results"].as_array().unwrap() {
+        assert_eq!(row["network"], "veth", "{row:#}");
+        figure(row, "throughput");
+        figure(row, "server_cpu_us");
+    }
+    assert!(printed.contains("\nnetwork: veth pairs between two namespaces"), "{printed}");
+    assert_eq!(common::devices(), before);
+    Some((document, printed))
+}
+
+#[test]
+fn servers_and_clients_may_be_on_user_level_tcp() {
+    let test = "servers_and_clients_may_be_on_user_level_tcp";
+    let servers = ["tokio", "megapipe-rt-mtcp", "megapipe-rt-mtcp/mtcp", "tokio/mtcp"];
+    let more = ["--versions", "1", "--response-bytes", "16384"];
+    let Some((document, printed)) = compare_over_veth(test, &servers, &more) else { return };
+    assert_eq!(document["results"].as_array().unwrap().len(), 8, "{printed}");
+    let lines = |start: &str| printed.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!((lines("tokio: axum 0."), lines("megapipe-rt-mtcp: axum 0.")), (1, 1), "{printed}");
+}
+
+#[test]
+fn h2load_reaches_servers_on_user_level_tcp() {
+    let test = "h2load_reaches_servers_on_user_level_tcp";
+    let more = ["--versions", "2", "--response-bytes", "64"];
+    compare_over_veth(test, &["tokio", "megapipe-rt-mtcp"], &more);
+}
+
 #[test]
 fn quick_is_a_first_look_at_every_server() {
     let test = "quick_is_a_first_look_at_every_server";
@@ -292,5 +336,14 @@ fn mistakes_are_explained() {
     if is_built() {
         let servers = ["http", "--servers", "node", "--versions", "1"];
         assert_refused(&mut iobench(&servers), &["no server `node`", "tokio-per-core"]);
+        let over_stack = ["http", "--servers", "megapipe-rt-mtcp", "--versions", "1"];
+        assert_refused(&mut iobench(&over_stack), &["`megapipe-rt-mtcp`", "--path veth"]);
+        let clients = ["http", "--servers", "tokio/mtcp"];
+        assert_refused(&mut iobench(&clients), &["`tokio/mtcp`", "--path veth"]);
+        assert_refused(
+            iobench(&clients).args(["--path", "veth"]),
+            &["h2load", "--versions 1", "`tokio/kernel`"],
+        );
+        assert_refused(&mut iobench(&["http", "--servers", "tokio/x"]), &["`tokio/mtcp`"]);
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::{children, iobench, is_alive, run, run_with_json, signal, stderr, wait};
+use common::{children, devices, iobench, is_alive, run, run_with_json, signal, stderr, wait};
 use serde_json::Value;
 use testkit::{is_root, skip};
 
@@ -40,12 +40,6 @@ fn lacks_rights(test: &str) -> bool {
         skip(test, "AF_XDP needs root");
     }
     lacks
-}
-
-/// Names of the network devices of this namespace.
-fn devices() -> Vec<String> {
-    let text = fs::read_to_string("/proc/self/net/dev").unwrap();
-    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
 /// Fails unless both ends counted the same bytes, except for those in flight at the end of the two

@@ -9,10 +9,18 @@ use megapipe::{Config, DriverChoice};
 use megapipe_rt::{Bound, Runtime, http};
 
 use super::app::app;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::workers::Ready;
 
 const REMEDY: &str = "run `iobench doctor`, which names what this machine lacks";
+
+/// Serves forever over the stacks that the file named by MTCP_CONFIG describes, one for each core.
+pub(super) fn serve_over_mtcp(listener: TcpListener, cores: usize, ready: Ready) -> Result<()> {
+    const REMEDY: &str = "see docs/mtcp.toml for the settings; AF_XDP needs root";
+    mtcp::driver::install_from_environment()
+        .map_err(|error| Error::Setup { cause: error.to_string(), remedy: REMEDY })?;
+    serve(listener, cores, DriverChoice::Installed(mtcp::driver::NAME), ready)
+}
 
 /// Serves forever.
 pub(super) fn serve(

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::apps::files::unique;
 use crate::error::{Context, Error, Result};
-use crate::network::namespace;
+use crate::network::veth::Veth;
+use crate::network::{Entered, namespace};
 use crate::output;
 use crate::sys::socket::default_congestion_control;
 
@@ -36,9 +37,18 @@ pub(crate) fn isolate() -> Result<String> {
     Ok(format!("loopback in a network namespace of its own, congestion control {default}"))
 }
 
+/// Configures both network namespaces of a veth path, see [`configure_namespace`].
+pub(crate) fn configure_veth(veth: &Veth) -> Result<()> {
+    for namespace in [veth.server_namespace(), veth.client_namespace()] {
+        let _entered = Entered::new(&namespace)?;
+        configure_namespace()?;
+    }
+    Ok(())
+}
+
 /// Configures the calling thread's network namespace, which must be one that this process created:
 /// a congestion control without pacing, and a short TIME_WAIT.
-pub(crate) fn configure_namespace() -> Result<()> {
+fn configure_namespace() -> Result<()> {
     namespace::stop_pacing()?;
     // Kernels before 6.14 do not have this file; there a port stays unused for a second.
     let _ = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse_delay", PORT_REST_MS);

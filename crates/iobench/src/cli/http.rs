@@ -4,7 +4,9 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::values::{parse_connections, parse_message_bytes};
+use crate::client::ClientKind;
 use crate::client::sockets::Ending;
+use crate::network::PathKind;
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -13,6 +15,7 @@ Examples:
   iobench http --servers tokio,megapipe-rt --versions 1 --connections 1,16,256 --cores 1,2
   iobench http --versions 2 --streams 1,10,100 --response-bytes 64,16384
   iobench http --servers tokio --peer 'mine=./server --port {port}' --rounds 10
+  iobench http --path veth --servers tokio,megapipe-rt-mtcp,megapipe-rt-mtcp/mtcp --versions 1
 
 The servers run one axum application on several async runtimes; `iobench-external http --help`
 describes them. That program is looked for beside iobench, then on the PATH: cargo build --release
@@ -22,13 +25,15 @@ GET /64 with 64 bytes `x`, and so on.
 Servers: tokio is a multi-thread runtime with as many workers as CPUs, the baseline. tokio-per-core,
 compio and monoio have a runtime and a listening socket for each CPU (SO_REUSEPORT). megapipe-rt has
 a core for each CPU, and the kernel gives a connection to the core that handled its handshake; it
-runs over io_uring, megapipe-rt-epoll over epoll. Each serves as its users do, so they differ in
+runs over io_uring, megapipe-rt-epoll over epoll, and megapipe-rt-mtcp, with --path veth, over TCP
+in user space. Each serves as its users do, so they differ in
 what protects them: megapipe-rt limits the time for a request's header, the others do not.
 
 Over HTTP/1, iobench is the client and checks every byte of every answer. Over HTTP/2 without TLS
 (prior knowledge) the client is h2load (package nghttp2-client); it counts answers by their status,
 and writes a line for each, from which the latencies follow, so its own CPU time is higher than that
-of iobench's clients: compare servers with each other, and not HTTP/2 with HTTP/1.
+of iobench's clients: compare servers with each other, and not HTTP/2 with HTTP/1. h2load uses the
+kernel's TCP, so clients on user-level TCP need --versions 1.
 
 A server runs for the whole comparison and idles except in its own slots. Servers and clients run in
 a network namespace of their own, where the default congestion control does not pace, if that is
@@ -47,7 +52,8 @@ or by the host, when connections failed, or when answers were wrong.";
     and("[default: those without a server thread, else shared with them]")
 ))]
 pub(crate) struct HttpArgs {
-    /// Servers to compare, separated by commas [default: all that iobench-external was built with]
+    /// Servers to compare, separated by commas; SERVER/mtcp: with clients on user-level TCP
+    /// [default: all that iobench-external was built with; megapipe-rt-mtcp with --path veth only]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
 
@@ -88,6 +94,14 @@ pub(crate) struct HttpArgs {
     /// Numbers of the servers' CPUs, a list [default: 1 and the number of CPUs; with --quick 1]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
+
+    /// Network path between clients and servers; servers and clients with user-level TCP need veth
+    #[arg(long, value_name = "PATH", value_enum, default_value_t)]
+    pub(crate) path: PathKind,
+
+    /// TCP implementation of clients whose server is named without one
+    #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
+    pub(crate) client: ClientKind,
 
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,

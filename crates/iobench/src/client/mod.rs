@@ -27,11 +27,11 @@ use crate::client::protocol::echo::Echo;
 use crate::client::protocol::filler::Filler;
 use crate::client::slices::{Slicing, Tally};
 use crate::client::sockets::kernel::{KernelSockets, Options};
-use crate::client::sockets::stack::StackSockets;
+use crate::client::sockets::stack::on_stacks;
 use crate::client::sockets::{Ending, Sockets};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
-use crate::stack::{self, Kind, Site};
+use crate::stack::Site;
 use crate::sys::affinity;
 use crate::sys::clock::now_ns;
 use crate::sys::socket::CongestionControl;
@@ -51,6 +51,26 @@ impl ClientKind {
         match self {
             ClientKind::Kernel => "kernel",
             ClientKind::Mtcp => "mtcp",
+        }
+    }
+
+    /// Splits `SERVER/CLIENT`; the client of `SERVER` alone is `usual`.
+    pub(crate) fn split(text: &str, usual: ClientKind) -> Result<(&str, ClientKind)> {
+        let Some((server, client)) = text.split_once('/') else { return Ok((text, usual)) };
+        let client = ClientKind::from_str(client, false).map_err(|_| {
+            Error::setup(
+                format!("unknown client `{client}`"),
+                format!("write `{server}/kernel` or `{server}/mtcp`"),
+            )
+        })?;
+        Ok((server, client))
+    }
+
+    /// Returns the label of a server with these clients.
+    pub(crate) fn label(self, server: &str) -> String {
+        match self {
+            ClientKind::Kernel => server.to_owned(),
+            ClientKind::Mtcp => format!("{server}/{}", self.name()),
         }
     }
 }
@@ -172,10 +192,8 @@ impl ClientGroup {
         workload: &Workload,
         site: &Site,
     ) -> Result<Self> {
-        let stacks = Arc::new(stack::start(Kind::USUAL, site, cpus)?);
-        Self::start_exchanging(cpus, connections, workload, move |index| {
-            StackSockets::new(stack::context(&stacks, index)?, Ending::Reset)
-        })
+        let sockets = on_stacks(site, cpus, Ending::Reset)?;
+        Self::start_exchanging(cpus, connections, workload, sockets)
     }
 
     fn start_exchanging<S: Sockets>(

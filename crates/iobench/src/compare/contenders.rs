@@ -1,11 +1,10 @@
 //! Selects the servers and clients of a comparison and its baselines.
 
-use clap::ValueEnum;
-
 use crate::cli::CompareArgs;
 use crate::client::ClientKind;
 use crate::error::{Error, Result};
 use crate::network::PathKind;
+use crate::path::check_device;
 use crate::server::{self, peer::Peer, running::Subject};
 use crate::stack::Kind;
 
@@ -66,12 +65,7 @@ impl Contenders {
             if stack.is_none() && client == ClientKind::Kernel {
                 continue;
             }
-            if path != PathKind::Veth {
-                return Err(Error::setup(
-                    format!("`{label}` uses user-level TCP, which needs a device of its own"),
-                    "add --path veth",
-                ));
-            }
+            check_device(path, label)?;
             if stack.is_some_and(Kind::makes_its_device) && client != ClientKind::Kernel {
                 return Err(Error::setup(
                     format!(
@@ -159,23 +153,15 @@ fn pairs(
 
 /// `SERVER`, or `SERVER/CLIENT`.
 fn parse(text: &str, client: ClientKind) -> Result<(Subject, ClientKind)> {
-    let Some((server, client)) = text.split_once('/').filter(|_| !text.contains('=')) else {
-        return Ok((Subject::parse(text)?, client));
+    let (server, client) = match text.contains('=') {
+        true => (text, client),
+        false => ClientKind::split(text, client)?,
     };
-    let client = ClientKind::from_str(client, false).map_err(|_| {
-        Error::setup(
-            format!("unknown client `{client}`"),
-            format!("write `{server}/kernel` or `{server}/mtcp`"),
-        )
-    })?;
     Ok((Subject::parse(server)?, client))
 }
 
 fn label((subject, client): (&Subject, &ClientKind)) -> String {
-    match client {
-        ClientKind::Kernel => subject.name().to_owned(),
-        ClientKind::Mtcp => format!("{}/{}", subject.name(), client.name()),
-    }
+    client.label(subject.name())
 }
 
 /// `--baseline`, else the server called epoll, else the first one.

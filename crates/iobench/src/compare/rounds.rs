@@ -38,6 +38,22 @@ impl<'a> Clients<'a> {
             slicing: shape.slicing,
         };
         let (cpus, connections) = (&cell.placement.client_cpus, shape.connections);
+        Clients::for_sites(stacks, |stack| {
+            let group = match stack {
+                Some(site) => {
+                    ClientGroup::start_on_stacks(stack_cpus(cell)?, connections, &workload, site)?
+                }
+                None => ClientGroup::start(cpus, connections, &workload)?,
+            };
+            SlotRunner::new(group, signals, cell, shape)
+        })
+    }
+
+    /// Starts a group of clients by `start` for each site, and one for all subjects without a site.
+    pub(crate) fn for_sites(
+        stacks: &[Option<Site>],
+        start: impl Fn(Option<&Site>) -> Result<SlotRunner<'a>>,
+    ) -> Result<Clients<'a>> {
         let (mut runners, mut of_subject, mut kernel) = (Vec::new(), Vec::new(), None);
         for stack in stacks {
             let shared = kernel.filter(|_| stack.is_none());
@@ -45,16 +61,10 @@ impl<'a> Clients<'a> {
             if shared.is_some() {
                 continue;
             }
-            let group = match stack {
-                Some(site) => {
-                    ClientGroup::start_on_stacks(stack_cpus(cell)?, connections, &workload, site)?
-                }
-                None => {
-                    kernel = Some(runners.len());
-                    ClientGroup::start(cpus, connections, &workload)?
-                }
-            };
-            runners.push(SlotRunner::new(group, signals, cell, shape)?);
+            if stack.is_none() {
+                kernel = Some(runners.len());
+            }
+            runners.push(start(stack.as_ref())?);
         }
         let looked = vec![false; stacks.len()];
         Ok(Clients { runners, of_subject, looked })
@@ -86,7 +96,7 @@ impl<'a> Clients<'a> {
 
 /// Returns the CPUs of clients on user-level TCP: a veth pair has the same number of queues at both
 /// ends, and every thread needs one.
-fn stack_cpus(cell: &Cell) -> Result<&[usize]> {
+pub(crate) fn stack_cpus(cell: &Cell) -> Result<&[usize]> {
     let cpus = &cell.placement.client_cpus;
     cpus.get(..cell.cores).ok_or_else(|| {
         Error::setup(

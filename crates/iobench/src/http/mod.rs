@@ -16,9 +16,10 @@ use crate::client::ClientGroup;
 use crate::client::protocol::get::Get;
 use crate::client::sockets::Ending;
 use crate::client::sockets::kernel::{KernelSockets, Options};
+use crate::client::sockets::stack::on_stacks;
 use crate::compare::report;
-use crate::compare::rounds::Clients;
-use crate::compare::slots::SlotShape;
+use crate::compare::rounds::{Clients, stack_cpus};
+use crate::compare::slots::{SlotRunner, SlotShape};
 use crate::engine;
 use crate::engine::environment::Environment;
 use crate::engine::outcome::SlotOutcome;
@@ -27,15 +28,19 @@ use crate::engine::rounds::{Bench, Measured, Turn};
 use crate::error::{Error, Result};
 use crate::http::h2load::{H2load, Program, Shape};
 use crate::http::plan::{Plan, Workload};
-use crate::http::servers::Servers;
+use crate::http::servers::{Group, Servers};
+use crate::network::veth::Veth;
+use crate::network::{self, PathKind};
 use crate::output;
+use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Row, Slots};
-use crate::server::running::Running;
+use crate::stack::Site;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
+use crate::sys::socket::default_congestion_control;
 
 /// Runs the comparison and prints it; true if every row is valid.
 pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
@@ -47,7 +52,9 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let (names, baseline) = (servers.names(), servers.baseline);
     let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;
     let h2load = plan.has(Version::Two).then(Program::find).transpose()?;
-    let network = environment::isolate()?;
+    let (mut path, network) = isolate(arguments.path, seed)?;
+    // From here on everything is created in the clients' namespace, except for the servers.
+    let _entered = path.enter_client()?;
     let limits = Limits::raise()?;
     limits.check_connections(plan.most_connections())?;
     limits.check_backlog(plan.most_connections())?;
@@ -59,7 +66,7 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let mut bench = HttpBench {
         plan: &plan,
         names: &names,
-        running: start(&plan, &servers, &signals)?,
+        groups: start(&plan, &servers, &mut path, &signals)?,
         h2load: h2load.as_ref(),
         ending: arguments.ending,
         signals: &signals,
@@ -67,7 +74,8 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     };
     let measured = engine::rounds::run(&schedule, &mut bench)?;
     drop(bench);
-    let rows = rows(&plan, &names, baseline, &measured)?;
+    let mut rows = rows(&plan, &names, baseline, &measured)?;
+    rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
     let file = describe(&servers, h2load.as_ref(), &network);
     let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
     output::print(&format!("{}\n{file}\n", report::describe(&environment, of_servers)));
@@ -84,6 +92,22 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
         })?;
     }
     Ok(valid)
+}
+
+/// Creates the path in network namespaces of its own, without pacing, and returns it with its
+/// description.
+fn isolate(kind: PathKind, seed: u64) -> Result<(Path, String)> {
+    let options = network::Options { seed, ..network::Options::default() };
+    let path = Path::create(kind, None, &options)?;
+    let network = match &path {
+        Path::Veth(veth) => {
+            environment::configure_veth(veth)?;
+            let _entered = path.enter_client()?;
+            format!("{}, congestion control {}", Veth::describe(), default_congestion_control())
+        }
+        _ => environment::isolate()?,
+    };
+    Ok((path, network))
 }
 
 fn rows(
@@ -140,22 +164,21 @@ fn describe(servers: &Servers, h2load: Option<&Program>, network: &str) -> Strin
 }
 
 /// Starts every server once for each number of cores.
-fn start(plan: &Plan, servers: &Servers, signals: &Signals) -> Result<Vec<(usize, Vec<Running>)>> {
-    let mut running: Vec<(usize, Vec<Running>)> = Vec::new();
+fn start(plan: &Plan, servers: &Servers, path: &mut Path, signals: &Signals) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
     for Workload { cell, .. } in &plan.workloads {
-        if running.iter().all(|(cores, _)| *cores != cell.cores) {
-            running.push((cell.cores, servers.start(&cell.placement.server_cpus, signals)?));
+        if groups.iter().all(|group| group.cores != cell.cores) {
+            groups.push(servers.start(&cell.placement.server_cpus, path, signals)?);
         }
     }
-    Ok(running)
+    Ok(groups)
 }
 
 /// The running servers and their clients.
 struct HttpBench<'a> {
     plan: &'a Plan,
     names: &'a [&'a str],
-    /// By number of cores.
-    running: Vec<(usize, Vec<Running>)>,
+    groups: Vec<Group>,
     h2load: Option<&'a Program>,
     ending: Ending,
     signals: &'a Signals,
@@ -169,23 +192,40 @@ impl<'a> HttpBench<'a> {
         let (cpus, response_bytes) = (&cell.placement.client_cpus, cell.exchange.response_bytes);
         let slicing = self.plan.slicing;
         let shape = SlotShape { connections: *connections, slicing, network: None };
-        let (servers, signals) = (self.names.len(), self.signals);
+        let signals = self.signals;
         match (workload.version, self.h2load) {
             (Version::Two, Some(program)) => {
                 let (cpus, connections, streams) = (cpus.clone(), *connections, *streams);
                 let load = Shape { cpus, connections, streams, response_bytes, slicing };
                 let h2load = H2load::new(program, load, signals)?;
-                Clients::of_group(h2load, cell, &shape, servers, signals)
+                Clients::of_group(h2load, cell, &shape, self.names.len(), signals)
             }
             _ => {
-                let options = Options::for_short_requests(self.ending);
-                let (sockets, transactions) =
-                    (move |_| KernelSockets::new(options.clone()), cell.transactions);
-                let get = move |_| Get::new(response_bytes, transactions);
-                let group = ClientGroup::start_speaking(cpus, *connections, slicing, sockets, get)?;
-                Clients::of_group(group, cell, &shape, servers, signals)
+                let group = self.groups.iter().find(|group| group.cores == cell.cores);
+                let stacks = group.map_or(&[][..], |group| &group.stacks);
+                Clients::for_sites(stacks, |site| {
+                    let group = self.client_group(workload, site)?;
+                    Ok(SlotRunner::new(group, signals, cell, &shape)?.without_byte_counts())
+                })
             }
         }
+    }
+
+    /// Starts clients over HTTP/1, on user-level TCP if there is a site for its stacks.
+    fn client_group(&self, workload: &Workload, site: Option<&Site>) -> Result<ClientGroup> {
+        let Workload { connections, cell, .. } = workload;
+        let (response_bytes, transactions) = (cell.exchange.response_bytes, cell.transactions);
+        let (connections, slicing) = (*connections, self.plan.slicing);
+        let get = move |_| Get::new(response_bytes, transactions);
+        let Some(site) = site else {
+            let (cpus, options) =
+                (&cell.placement.client_cpus, Options::for_short_requests(self.ending));
+            let sockets = move |_| KernelSockets::new(options.clone());
+            return ClientGroup::start_speaking(cpus, connections, slicing, sockets, get);
+        };
+        let cpus = stack_cpus(cell)?;
+        let sockets = on_stacks(site, cpus, self.ending)?;
+        ClientGroup::start_speaking(cpus, connections, slicing, sockets, get)
     }
 }
 
@@ -203,8 +243,8 @@ impl Bench for HttpBench<'_> {
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
         let cores = self.plan.workloads[turn.cell].cell.cores;
-        let of_cores = self.running.iter_mut().find(|(known, _)| *known == cores);
-        let server = of_cores.and_then(|(_, servers)| servers.get_mut(turn.subject));
+        let group = self.groups.iter_mut().find(|group| group.cores == cores);
+        let server = group.and_then(|group| group.servers.get_mut(turn.subject));
         match (&mut self.clients, server) {
             (Some(clients), Some(server)) => clients.measure(turn, server),
             _ => Err(Error::setup("a slot without clients or server", "report this as a bug")),

@@ -1,17 +1,27 @@
-//! The compared servers: those that `iobench-external` was built with, and the user's own.
+//! The compared servers, each with the TCP of its clients: those that `iobench-external` was built
+//! with, and the user's own.
 
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::cli::http::HttpArgs;
+use rustix::process::Signal;
+
+use crate::apps::environment::Scratch;
+use crate::cli::http::{HttpArgs, Version};
+use crate::client::ClientKind;
 use crate::engine::placement::unique;
 use crate::error::{Context, Error, Result};
+use crate::network::PathKind;
 use crate::output;
+use crate::path::{Path, check_device};
 use crate::programs::installed::find_own;
-use crate::server::external::ExternalProcess;
+use crate::programs::mtcp::{self, Interface};
+use crate::server::external::{ExternalProcess, Foreign};
 use crate::server::peer::Peer;
 use crate::server::process::Launch;
 use crate::server::running::Running;
+use crate::stack::{self, Kind, Site};
 use crate::sys::signals::Signals;
 
 const PROGRAM: &str = "iobench-external";
@@ -19,55 +29,140 @@ const BUILD: &str = "build it: cargo build --release -p iobench-external --featu
                      http-compio, http-monoio for further runtimes)";
 /// The default baseline, if it is compared.
 const USUAL_BASELINE: &str = "tokio";
+/// The server of `iobench-external` on user-level TCP, which needs a device.
+const OVER_STACK: &str = "megapipe-rt-mtcp";
+
+/// A compared server and the TCP of its clients.
+struct Contender {
+    peer: Peer,
+    client: ClientKind,
+    /// What is known of the server: the versions of its libraries, or its command.
+    about: String,
+    /// Whether the server uses user-level TCP.
+    has_stack: bool,
+}
 
 /// The compared servers, in the order of rows.
 pub(crate) struct Servers {
-    peers: Vec<Peer>,
-    /// What is known of each server: the versions of its libraries, or its command.
-    about: Vec<String>,
+    contenders: Vec<Contender>,
+    labels: Vec<String>,
     pub(crate) baseline: usize,
+}
+
+/// All servers on the same CPUs, each with the site of its clients' stack if they use one.
+pub(crate) struct Group {
+    pub(crate) cores: usize,
+    pub(crate) servers: Vec<Running>,
+    pub(crate) stacks: Vec<Option<Site>>,
+    /// Settings of the servers' stacks.
+    directories: Vec<Scratch>,
 }
 
 impl Servers {
     pub(crate) fn choose(arguments: &HttpArgs) -> Result<Servers> {
-        let (mut peers, mut about) = (Vec::new(), Vec::new());
-        for (peer, versions) in built(arguments)? {
-            about.push(versions);
-            peers.push(peer);
-        }
+        let mut contenders = built(arguments)?;
         for peer in &arguments.peers {
-            about.push(format!("`{}`", peer.template()));
-            peers.push(peer.clone());
+            if contenders.iter().any(|other| other.peer.name() == peer.name()) {
+                return Err(Error::setup(
+                    format!("two servers have the name `{}`", peer.name()),
+                    "give each --peer a name of its own",
+                ));
+            }
+            let (client, about) = (arguments.client, format!("`{}`", peer.template()));
+            contenders.push(Contender { peer: peer.clone(), client, about, has_stack: false });
         }
-        let names: Vec<&str> = peers.iter().map(Peer::name).collect();
-        let twice = (1..names.len()).find(|&place| names[..place].contains(&names[place]));
-        if let Some(place) = twice {
-            return Err(Error::setup(
-                format!("two servers have the name `{}`", names[place]),
-                "give each --peer a name of its own",
-            ));
-        }
+        contenders.iter().try_for_each(|contender| contender.check(arguments))?;
+        let labels: Vec<String> = contenders.iter().map(Contender::label).collect();
+        let names: Vec<&str> = labels.iter().map(String::as_str).collect();
         let baseline = baseline(&names, arguments.baseline.as_deref())?;
-        Ok(Servers { peers, about, baseline })
+        Ok(Servers { contenders, labels, baseline })
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {
-        self.peers.iter().map(Peer::name).collect()
+        self.labels.iter().map(String::as_str).collect()
     }
 
     /// A line for each server with the versions of its libraries.
     pub(crate) fn describe(&self) -> String {
-        let line = |(peer, about): (&Peer, &String)| format!("{}: {about}\n", peer.name());
-        self.peers.iter().zip(&self.about).map(line).collect()
+        let mut lines: Vec<String> = Vec::new();
+        for Contender { peer, about, .. } in &self.contenders {
+            let line = format!("{}: {about}\n", peer.name());
+            // A server with two kinds of clients has one line.
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        lines.concat()
     }
 
-    /// Starts all servers on these CPUs.
-    pub(crate) fn start(&self, cpus: &[usize], signals: &Signals) -> Result<Vec<Running>> {
-        let start = |peer: &Peer| {
-            let launch = Launch::echo(peer.name(), cpus);
-            Ok(Running::External(ExternalProcess::start(peer, &launch, signals)?))
+    /// Starts all servers on these CPUs at the far end of the path.
+    pub(crate) fn start(
+        &self,
+        cpus: &[usize],
+        path: &mut Path,
+        signals: &Signals,
+    ) -> Result<Group> {
+        let (cores, servers, stacks) = (cpus.len(), Vec::new(), Vec::new());
+        let mut group = Group { cores, servers, stacks, directories: Vec::new() };
+        for contender in &self.contenders {
+            let launch = Launch::echo(contender.peer.name(), cpus);
+            let stack = contender.has_stack.then_some(Kind::USUAL);
+            let directory = stack.map(|_| Scratch::make("http")).transpose()?;
+            let start = |launch: &Launch| contender.start(launch, directory.as_ref(), signals);
+            let (server, site) = path.start_by(stack, contender.client, launch, start)?;
+            group.servers.push(server);
+            group.stacks.push(site);
+            group.directories.extend(directory);
+        }
+        Ok(group)
+    }
+}
+
+impl Contender {
+    fn label(&self) -> String {
+        self.client.label(self.peer.name())
+    }
+
+    /// Fails if the path or the client over HTTP/2 does not go with user-level TCP.
+    fn check(&self, arguments: &HttpArgs) -> Result<()> {
+        let label = self.label();
+        if self.has_stack || self.client == ClientKind::Mtcp {
+            check_device(arguments.path, &label)?;
+        }
+        if self.client == ClientKind::Mtcp && arguments.versions.contains(&Version::Two) {
+            return Err(Error::setup(
+                format!(
+                    "`{label}` has clients on user-level TCP, and h2load, the client over HTTP/2, \
+                     uses the kernel's"
+                ),
+                format!("add --versions 1, or choose `{}/kernel`", self.peer.name()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Starts the server; `directory` is for the settings of its stack, if it has one.
+    fn start(
+        &self,
+        launch: &Launch,
+        directory: Option<&Scratch>,
+        signals: &Signals,
+    ) -> Result<Running> {
+        let Some((device, directory)) = launch.interface.clone().zip(directory) else {
+            return ExternalProcess::start(&self.peer, launch, signals).map(Running::External);
         };
-        self.peers.iter().map(start).collect()
+        let (directory, address) = (directory.path(), launch.address);
+        let statistics = mtcp::statistics(directory);
+        let interface = Interface { device, address, cores: launch.cpus.len() };
+        let settings = mtcp::write_settings(&interface, Some(&statistics), directory)?;
+        let variable = format!("{}={}", ::mtcp::config::ENVIRONMENT, settings.display());
+        let mut words = vec!["env".to_owned(), variable];
+        words.extend(self.peer.command(launch, stack::PORT)?);
+        let foreign = Foreign { name: self.peer.name(), orphan_signal: Signal::KILL };
+        let (address, listens) =
+            (SocketAddr::new(address, stack::PORT), || mtcp::listens(&statistics));
+        ExternalProcess::start_words(&foreign, launch, signals, address, &words, listens)
+            .map(Running::External)
     }
 }
 
@@ -84,10 +179,12 @@ fn baseline(names: &[&str], choice: Option<&str>) -> Result<usize> {
     }
 }
 
-/// Returns the servers of `iobench-external` that the user named, by default all, each with the
-/// versions of its libraries.
-fn built(arguments: &HttpArgs) -> Result<Vec<(Peer, String)>> {
-    let wanted = unique(&arguments.servers.iter().map(String::as_str).collect::<Vec<&str>>());
+/// Returns the servers of `iobench-external` that the user named, by default all that the path has
+/// a device for.
+fn built(arguments: &HttpArgs) -> Result<Vec<Contender>> {
+    let split = |text| ClientKind::split(text, arguments.client);
+    let asked = arguments.servers.iter().map(String::as_str).map(split);
+    let wanted: Vec<(&str, ClientKind)> = unique(&asked.collect::<Result<Vec<_>>>()?);
     let listed = |program: PathBuf| list(&program).map(|list| (list, program));
     let found = find_own(PROGRAM, BUILD).and_then(listed);
     let (list, program) = match found {
@@ -99,24 +196,27 @@ fn built(arguments: &HttpArgs) -> Result<Vec<(Peer, String)>> {
         Err(error) => return Err(error),
     };
     let names: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
-    if let Some(unknown) = wanted.iter().find(|name| !names.contains(name)) {
+    if let Some((unknown, _)) = wanted.iter().find(|(name, _)| !names.contains(name)) {
         let available = names.join(", ");
         return Err(Error::setup(
             format!("{} has no server `{unknown}`; it has {available}", program.display()),
             format!("choose one of them, or {BUILD}"),
         ));
     }
-    let chosen = if wanted.is_empty() { names } else { wanted };
-    let server = |name: &str| {
+    let has_device = |name: &&str| arguments.path == PathKind::Veth || *name != OVER_STACK;
+    let usual = names.into_iter().filter(has_device).map(|name| (name, arguments.client));
+    let chosen = if wanted.is_empty() { usual.collect() } else { wanted };
+    let contender = |(name, client): (&str, ClientKind)| {
         let peer = peer(name, &program)?;
         let versions = list.iter().find(|(known, _)| known == name);
-        Ok((peer, versions.map(|(_, versions)| versions.clone()).unwrap_or_default()))
+        let about = versions.map(|(_, versions)| versions.clone()).unwrap_or_default();
+        Ok(Contender { peer, client, about, has_stack: name == OVER_STACK })
     };
-    chosen.into_iter().map(server).collect()
+    chosen.into_iter().map(contender).collect()
 }
 
 /// Returns the server with its command, as the user would name it with --peer.
-fn peer(name: &str, program: &Path) -> Result<Peer> {
+fn peer(name: &str, program: &FilePath) -> Result<Peer> {
     let program = program.display().to_string();
     let program = shell_words::quote(&program);
     let text = format!("{name}={program} http {name} --bind {{address}}:{{port}} --cpus {{cpus}}");
@@ -124,7 +224,7 @@ fn peer(name: &str, program: &Path) -> Result<Peer> {
 }
 
 /// Returns the names of the servers that the program was built with, each with its versions.
-fn list(program: &Path) -> Result<Vec<(String, String)>> {
+fn list(program: &FilePath) -> Result<Vec<(String, String)>> {
     let mut command = Command::new(program);
     let output = command.args(["http", "--list"]).stdin(Stdio::null()).output();
     let output = output.context(format!("start {}", program.display()), BUILD)?;
@@ -156,7 +256,7 @@ mod tests {
 
     #[test]
     fn servers_are_started_by_the_path_of_their_program() {
-        let peer = peer("tokio", Path::new("/a b/iobench-external")).unwrap();
+        let peer = peer("tokio", FilePath::new("/a b/iobench-external")).unwrap();
         let words = peer.command(&Launch::echo("tokio", &[0, 1]), 7_000).unwrap();
         let expected =
             ["/a b/iobench-external", "http", "tokio", "--bind", "127.0.0.1:7000", "--cpus", "0,1"];

@@ -8,9 +8,9 @@ use crate::results::table::{Column, Table, transactions};
 pub(super) fn table<'a>(rows: &'a [Row], baseline: &str) -> Table<'a> {
     let legend = format!(
         "Ratios are against {baseline}: mean over rounds [95 % interval]. trans: requests per \
-         connection. CPU is the server's, per request; over loopback the kernel receives a packet \
-         in its sender's time, so it holds the clients' receive path, too. both: the CPU of both \
-         sides. Slices: clean/discarded.\n"
+         connection. CPU is the server's, per request; over loopback and veth the kernel receives \
+         a packet in its sender's time, so it holds the clients' receive path, too. both: the CPU \
+         of both sides. Slices: clean/discarded.\n"
     );
     Table::new(rows, columns(), heading, legend)
 }

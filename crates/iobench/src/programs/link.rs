@@ -35,14 +35,15 @@ pub(crate) struct Joined {
 
 impl Joined {
     fn server(&self) -> Option<Interface> {
-        let (device, address) = (self.veth_pair.server_device(), self.veth_pair.server_address);
-        self.has_stack[0].then_some(Interface { device, address })
+        let device = self.veth_pair.server_device();
+        let address = self.veth_pair.server_address.into();
+        self.has_stack[0].then_some(Interface { device, address, cores: 1 })
     }
 
     fn client(&self) -> Option<Interface> {
-        let (device, address) =
-            (self.veth_pair.client_device(), self.veth_pair.client_addresses[0]);
-        self.has_stack[1].then_some(Interface { device, address })
+        let device = self.veth_pair.client_device();
+        let address = self.veth_pair.client_addresses[0].into();
+        self.has_stack[1].then_some(Interface { device, address, cores: 1 })
     }
 }
 
@@ -90,7 +91,7 @@ impl Link {
     /// Writes the settings of the server's stack, if it has one, into the server's own directory.
     pub(crate) fn server_settings(&self, directory: &Path) -> Result<Option<PathBuf>> {
         let Link::VethPair(joined) = self else { return Ok(None) };
-        let statistics = stack_statistics(directory);
+        let statistics = mtcp::statistics(directory);
         let write = |home: Interface| mtcp::write_settings(&home, Some(&statistics), directory);
         joined.server().map(write).transpose()
     }
@@ -148,7 +149,7 @@ impl Link {
         let Link::VethPair(joined) = self else { return Ok(Counts::default()) };
         let _entered = self.enter_client().map_err(|error| error.to_string())?;
         let [server, client] = joined.has_stack;
-        let accepted = || mtcp::accepted(&stack_statistics(directory));
+        let accepted = || mtcp::accepted(&mtcp::statistics(directory));
         Ok(Counts {
             accepted: server.then(accepted).transpose()?,
             kernel_opens: client.then(mtcp::kernel_opens).transpose()?,
@@ -194,11 +195,6 @@ fn judge_stacks(before: &Counts, after: &Counts, wanted: u64) -> Evidence {
 /// File for the statistics of a client under `fable run`.
 fn client_statistics(directory: &Path) -> PathBuf {
     directory.join("client-statistics")
-}
-
-/// Socket of the statistics of a server's stack.
-pub(crate) fn stack_statistics(directory: &Path) -> PathBuf {
-    directory.join("stat")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(crate) mod installed;
 mod lighttpd;
 mod link;
 mod memcached;
-mod mtcp;
+pub(crate) mod mtcp;
 mod network_path;
 mod nginx;
 mod postgres;

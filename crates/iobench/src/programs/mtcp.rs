@@ -1,8 +1,8 @@
-//! Runs programs under `mtcp run`: settings of its stacks, and their statistics.
+//! Runs programs under `mtcp run`: settings of their stacks, and their statistics.
 
 use std::fmt::Write;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use crate::apps::environment::Scratch;
@@ -10,13 +10,10 @@ use crate::error::{Context, Error, Result};
 use crate::network::namespace::has_capabilities;
 use crate::network::veth::PREFIX_BITS;
 use crate::programs::installed::find_runner;
+use crate::stack::SEGMENT_LIFETIME_MS;
 use crate::sys::socket::CongestionControl;
 
 const REMEDY: &str = "build it with `cargo build --release -p mtcp -p mtcp-preload`";
-/// Half of the TIME_WAIT period of a stack, which is then as long as the kernel's in this
-/// environment. A client that is started again begins with new sequence numbers, so its connections
-/// cannot take over those in TIME_WAIT.
-const SEGMENT_LIFETIME_MS: u32 = 5;
 
 /// Number of attempts to query a stack; each waits for half a second.
 const QUESTIONS: u32 = 20;
@@ -60,7 +57,8 @@ impl MtcpRun {
         }
         // Settings without effect: a program that does not communicate opens no device.
         let directory = Scratch::make("mtcp")?;
-        let interface = Interface { device: "none".to_owned(), address: Ipv4Addr::LOCALHOST };
+        let (device, address) = ("none".to_owned(), Ipv4Addr::LOCALHOST.into());
+        let interface = Interface { device, address, cores: 1 };
         let file = directory.path().join("trial.toml");
         write(&file, &settings(&interface, None))?;
         let options = options(mode, &file);
@@ -88,12 +86,14 @@ pub(crate) fn write_settings(
     Ok(file)
 }
 
-/// The device and address of a stack.
+/// The device and address of the stacks of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Interface {
     pub(crate) device: String,
-    /// The stack's own address, which the kernel does not have.
-    pub(crate) address: Ipv4Addr,
+    /// The stacks' own address, which the kernel does not have.
+    pub(crate) address: IpAddr,
+    /// The number of stacks.
+    pub(crate) cores: usize,
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
@@ -106,14 +106,16 @@ fn options(mode: Mode, file: &Path) -> Vec<String> {
     complete.into_iter().chain([format!("--config={}", file.display())]).collect()
 }
 
-/// Returns the settings file, see docs/mtcp.toml.
+/// Returns the settings file, see docs/mtcp.toml. TIME_WAIT is short because a client that is
+/// started again begins with new sequence numbers, so its connections cannot take over old ones.
 fn settings(interface: &Interface, statistics: Option<&Path>) -> String {
-    let Interface { device, address } = interface;
+    let Interface { device, address, cores } = interface;
     let congestion = CongestionControl::pick().name;
     let congestion = if congestion == "reno" { "reno" } else { "cubic" };
     let mut text = format!(
         "[device]\nkind = \"xdp\"\ninterface = \"{device}\"\n\n[address]\n\
-         list = [\"{address}/{PREFIX_BITS}\"]\n\n[tcp]\nephemeral_ports = [1024, 65535]\n\
+         list = [\"{address}/{PREFIX_BITS}\"]\n\n[engine]\ncores = {cores}\n\n\
+         [tcp]\nephemeral_ports = [1024, 65535]\n\
          maximum_segment_lifetime_ms = {SEGMENT_LIFETIME_MS}\ncongestion = \"{congestion}\"\n\n\
          [stat]\nenabled = {}\n",
         statistics.is_some()
@@ -125,10 +127,18 @@ fn settings(interface: &Interface, statistics: Option<&Path>) -> String {
     text
 }
 
-/// Returns whether the stack with this statistics socket has a listener.
+/// Socket of the statistics of a server's stacks, in its directory.
+pub(crate) fn statistics(directory: &Path) -> PathBuf {
+    directory.join("stat")
+}
+
+/// Returns whether each stack with this statistics socket has a listener.
 pub(crate) fn listens(statistics: &Path) -> bool {
     let report = mtcp::stat::ask(&statistics.display().to_string(), false);
-    report.is_ok_and(|report| report.cores.iter().any(|core| core.states.contains_key("LISTEN")))
+    report.is_ok_and(|report| {
+        report.silent.is_empty()
+            && report.cores.iter().all(|core| core.states.contains_key("LISTEN"))
+    })
 }
 
 /// Connections that the stack with this statistics socket has accepted since its start.
@@ -166,7 +176,8 @@ mod tests {
 
     #[test]
     fn settings_are_those_that_stacks_read() {
-        let interface = Interface { device: "server2".to_owned(), address: [10, 78, 2, 1].into() };
+        let (device, address) = ("server2".to_owned(), [10, 78, 2, 1].into());
+        let interface = Interface { device, address, cores: 2 };
         let directory = Scratch::make("settings").unwrap();
         for statistics in [None, Some(Path::new("/tmp/a \"b\"/stat"))] {
             let file = directory.path().join("stack.toml");
@@ -175,7 +186,7 @@ mod tests {
             assert_eq!(config.device.interface, "server2");
             assert_eq!(config.addresses, [([10, 78, 2, 1].into(), 24)]);
             assert_eq!(config.stat.socket.as_deref(), statistics);
-            assert_eq!(config.stat.enabled, statistics.is_some());
+            assert_eq!((config.stat.enabled, config.engine.cores), (statistics.is_some(), 2));
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::apps::environment;
 use crate::error::Result;
+use crate::network::PathKind;
 use crate::network::veth::{End, Veth};
-use crate::network::{Entered, PathKind};
 use crate::programs::Variant;
 use crate::programs::fable::Fable;
 use crate::programs::link::{Joined, Link};
@@ -57,10 +57,7 @@ impl NetworkPath {
         // One address is enough: the server closes first, so the clients' ports do not stay in
         // TIME_WAIT.
         let veth = Veth::create(allowed_cpus()?.len(), 1)?;
-        for namespace in [veth.server_namespace(), veth.client_namespace()] {
-            let _entered = Entered::new(&namespace)?;
-            environment::configure_namespace()?;
-        }
+        environment::configure_veth(&veth)?;
         Ok(NetworkPath::Veth(Box::new(veth), mtcp))
     }
 

@@ -8,7 +8,7 @@ use crate::apps::environment::Scratch;
 use crate::error::{Context, Error, Result};
 use crate::ipc::placement::Pair;
 use crate::network::Entered;
-use crate::programs::link::{Counts, Evidence, Link, stack_statistics};
+use crate::programs::link::{Counts, Evidence, Link};
 use crate::programs::network_path::NetworkPath;
 use crate::programs::{Amount, Cell, Program, Target, Variant, mtcp};
 use crate::server::external::{ExternalProcess, Foreign};
@@ -69,7 +69,7 @@ impl Server {
         let mut process = if link.server_has_stack() {
             let (words, port) = (command(stack::PORT)?, stack::PORT);
             let address = SocketAddr::new(launch.address, port);
-            let statistics = stack_statistics(directory.path());
+            let statistics = mtcp::statistics(directory.path());
             let listens = || mtcp::listens(&statistics);
             ExternalProcess::start_words(&foreign, &launch, signals, address, &words, listens)?
         } else {

@@ -220,6 +220,12 @@ pub(crate) fn wait_for_children(parent: u32, count: usize) -> Vec<(u32, u64)> {
     })
 }
 
+/// Returns the names of the network devices of this namespace.
+pub(crate) fn devices() -> Vec<String> {
+    let text = fs::read_to_string("/proc/self/net/dev").unwrap();
+    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
 /// Polls until there is a result; fails after the time-out.
 #[track_caller]
 pub(crate) fn wait_until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {

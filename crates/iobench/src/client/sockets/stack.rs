@@ -3,13 +3,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags};
 
 use crate::client::sockets::{Ending, Event, Sockets};
 use crate::error::Result;
-use crate::stack::failed;
+use crate::stack::{self, Kind, Site, failed};
 
 const EVENTS_PER_WAIT: usize = 256;
 /// Duration of one call of `progress_closes`.
@@ -17,6 +18,17 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// After this many calls without a packet, one second together, neither side has anything to
 /// retransmit.
 const QUIET_MOMENTS: u32 = 50;
+
+/// Starts a stack at `site` for each of `cpus`; returns the function that makes the sockets of a
+/// thread from its number. The device is in the network namespace of the calling thread.
+pub(crate) fn on_stacks(
+    site: &Site,
+    cpus: &[usize],
+    ending: Ending,
+) -> Result<impl Fn(usize) -> Result<StackSockets> + Clone + Send + use<>> {
+    let stacks = Arc::new(stack::start(Kind::USUAL, site, cpus)?);
+    Ok(move |index| StackSockets::new(stack::context(&stacks, index)?, ending))
+}
 
 /// The stack of one thread and its sockets.
 pub(crate) struct StackSockets {
