@@ -16,6 +16,8 @@ use crate::client::ClientGroup;
 use crate::client::protocol::get::Get;
 use crate::client::sockets::Ending;
 use crate::client::sockets::kernel::{KernelSockets, Options};
+use crate::compare::idle::{self, Held, IdleLoad};
+use crate::compare::plan::Cell;
 use crate::compare::report;
 use crate::compare::rounds::Clients;
 use crate::compare::slots::SlotShape;
@@ -25,16 +27,19 @@ use crate::engine::outcome::SlotOutcome;
 use crate::engine::progress::Progress;
 use crate::engine::rounds::{Bench, Measured, Turn};
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::http::h2load::{H2load, Program, Shape};
 use crate::http::plan::{Plan, Workload};
 use crate::http::servers::Servers;
+use crate::open::connect::Opening;
 use crate::output;
+use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Row, Slots};
 use crate::server::running::Running;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
-use crate::sys::limits::Limits;
+use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
 
 /// Runs the comparison and prints it; true if every row is valid.
@@ -48,7 +53,8 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;
     let h2load = plan.has(Version::Two).then(Program::find).transpose()?;
     let network = environment::isolate()?;
-    let limits = Limits::raise()?;
+    idle::addresses_for(plan.most_idle(), local_ports())?;
+    let limits = idle::raise_limits(plan.most_connections(), plan.most_idle())?;
     limits.check_connections(plan.most_connections())?;
     limits.check_backlog(plan.most_connections())?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
@@ -56,10 +62,16 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let schedule = plan.schedule(baseline, begun_ns, seed);
     let workloads = plan.workloads.len();
     schedule.announce(format_args!("{} servers at {workloads} workloads", names.len()));
+    let mut running = start(&plan, &servers, &signals)?;
+    let get = |exchange: Exchange| Opening::Get(exchange.response_bytes);
+    let mut idle = IdleLoad::new(&Path::Loopback, get, Box::new(|_, _| None), &signals);
+    measure_idle_memory(&plan, &mut running, &mut idle)?;
     let mut bench = HttpBench {
         plan: &plan,
         names: &names,
-        running: start(&plan, &servers, &signals)?,
+        running,
+        idle,
+        held: Held::new(),
         h2load: h2load.as_ref(),
         ending: arguments.ending,
         signals: &signals,
@@ -150,17 +162,44 @@ fn start(plan: &Plan, servers: &Servers, signals: &Signals) -> Result<Vec<(usize
     Ok(running)
 }
 
+/// Measures the memory of idle connections of servers that have just started.
+fn measure_idle_memory(
+    plan: &Plan,
+    running: &mut [(usize, Vec<Running>)],
+    idle: &mut IdleLoad<'_>,
+) -> Result<()> {
+    for (cores, servers) in running {
+        let cells = plan.workloads.iter().map(|workload| &workload.cell);
+        let cells: Vec<&Cell> = cells.filter(|cell| cell.cores == *cores).collect();
+        let Some(first) = cells.first() else { continue };
+        idle.measure_memory(first.exchange, cells.iter().map(|cell| cell.idle), servers)?;
+    }
+    Ok(())
+}
+
 /// The running servers and their clients.
 struct HttpBench<'a> {
     plan: &'a Plan,
     names: &'a [&'a str],
     /// By number of cores.
     running: Vec<(usize, Vec<Running>)>,
+    idle: IdleLoad<'a>,
+    held: Held,
     h2load: Option<&'a Program>,
     ending: Ending,
     signals: &'a Signals,
     /// Clients of the current round.
     clients: Option<Clients<'a>>,
+}
+
+/// Returns the servers of a workload.
+fn of_cores<'s>(
+    running: &'s mut [(usize, Vec<Running>)],
+    workload: &Workload,
+) -> Result<&'s mut [Running]> {
+    let servers = running.iter_mut().find(|(cores, _)| *cores == workload.cell.cores);
+    let servers = servers.map(|(_, servers)| servers.as_mut_slice());
+    servers.ok_or_else(|| Error::setup("a workload without servers", "report this as a bug"))
 }
 
 impl<'a> HttpBench<'a> {
@@ -196,23 +235,31 @@ impl Bench for HttpBench<'_> {
         format!("{}, {}", self.names[subject], self.plan.workloads[cell].describe())
     }
 
-    fn open(&mut self, first: Turn, _: &Progress) -> Result<()> {
-        self.clients = Some(self.clients(&self.plan.workloads[first.cell])?);
+    fn open(&mut self, first: Turn, progress: &Progress) -> Result<()> {
+        let workload = &self.plan.workloads[first.cell];
+        let servers = of_cores(&mut self.running, workload)?;
+        let is_first = first.round == 0 && !first.again;
+        self.held = self.idle.open(&workload.cell, servers, is_first.then_some(progress))?;
+        self.clients = Some(self.clients(workload)?);
         Ok(())
     }
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
-        let cores = self.plan.workloads[turn.cell].cell.cores;
-        let of_cores = self.running.iter_mut().find(|(known, _)| *known == cores);
-        let server = of_cores.and_then(|(_, servers)| servers.get_mut(turn.subject));
-        match (&mut self.clients, server) {
-            (Some(clients), Some(server)) => clients.measure(turn, server),
-            _ => Err(Error::setup("a slot without clients or server", "report this as a bug")),
+        let workload = &self.plan.workloads[turn.cell];
+        let server = &mut of_cores(&mut self.running, workload)?[turn.subject];
+        if let Some(reason) = self.idle.refusal(&workload.cell, server) {
+            return Ok(SlotOutcome::failed(reason));
+        }
+        match &mut self.clients {
+            Some(clients) => clients.measure(turn, server),
+            None => Err(Error::setup("a slot without clients", "report this as a bug")),
         }
     }
 
-    fn close(&mut self, _: Turn, _: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
+    fn close(&mut self, first: Turn, slots: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
         self.clients = None;
-        Ok(())
+        let workload = &self.plan.workloads[first.cell];
+        let servers = of_cores(&mut self.running, workload)?;
+        self.idle.close(&workload.cell, std::mem::take(&mut self.held), servers, slots)
     }
 }
