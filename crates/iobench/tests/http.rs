@@ -5,12 +5,12 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use common::{children, iobench, run, run_undisturbed, signal, stderr, wait};
+use common::{children, iobench, run, run_undisturbed, signal, stderr, stdout, wait};
 use serde_json::Value;
 
 const SHORT: [&str; 6] = ["--rounds", "3", "--duration", "200ms", "--cores", "1"];
@@ -167,6 +167,10 @@ fn quick_is_a_first_look_at_every_server() {
 /// The environment variable with the port, for the next test, which runs as an external server.
 const PORT: &str = "IOBENCH_TEST_PORT";
 
+/// With this environment variable it closes connections of other addresses than the measured
+/// clients', the idle ones, after the answer.
+const CLOSES_IDLE: &str = "IOBENCH_TEST_CLOSES_IDLE";
+
 /// A server of HTTP/1 with a thread for each connection. It does nothing unless a comparison
 /// started it.
 #[test]
@@ -175,15 +179,20 @@ fn serves_as_a_peer() {
     let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
     for connection in listener.incoming() {
         let connection = connection.unwrap();
-        thread::spawn(move || answer(connection));
+        let is_idle = connection.peer_addr().unwrap().ip() != Ipv4Addr::LOCALHOST;
+        let most = match is_idle && std::env::var_os(CLOSES_IDLE).is_some() {
+            true => 1,
+            false => usize::MAX,
+        };
+        thread::spawn(move || answer(connection, most));
     }
 }
 
-/// Answers `GET /BYTES` until the client closes.
-fn answer(connection: TcpStream) -> Option<()> {
+/// Answers `GET /BYTES` until the client closes, at most so many times.
+fn answer(connection: TcpStream, most: usize) -> Option<()> {
     let mut reader = BufReader::new(connection.try_clone().ok()?);
     let mut connection = connection;
-    loop {
+    for _ in 0..most {
         let mut line = String::new();
         reader.read_line(&mut line).ok().filter(|&count| count > 0)?;
         let bytes = line.split(['/', ' ']).nth(2)?.parse().ok()?;
@@ -194,6 +203,7 @@ fn answer(connection: TcpStream) -> Option<()> {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
         connection.write_all(&[head.as_bytes(), &vec![b'x'; bytes]].concat()).ok()?;
     }
+    Some(())
 }
 
 /// Returns the value of `--peer` for this test program.
@@ -250,6 +260,51 @@ fn a_peer_is_compared_and_can_be_the_baseline() {
     assert_measured(&document, &["one", "other"], &message);
     assert_eq!(document["baseline"], "other");
     figure(&document["results"][0], "throughput");
+}
+
+#[test]
+fn servers_are_measured_beside_idle_connections_with_their_memory() {
+    let steady = peer("steady");
+    let closing = peer("closing").replacen("env ", &format!("env {CLOSES_IDLE}=1 "), 1);
+    let peers = ["http", "--peer", &steady, "--peer", &closing, "--idle", "0,100"];
+    let alone = Alone::new("idle");
+    let file = alone.0.join("document.json");
+    let json = ["--json", file.to_str().unwrap()];
+    let output = alone.command(&[&peers[..], &OWN, &SHORT, &json].concat()).output().unwrap();
+    let printed = stdout(&output) + &stderr(&output);
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    common::check_document(&document, file.to_str().unwrap());
+    let rows = document["results"].as_array().unwrap();
+    let keys: Vec<(&str, u64)> = rows
+        .iter()
+        .map(|row| (row["subject"].as_str().unwrap(), row["idle"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(keys, [("steady", 0), ("closing", 0), ("steady", 100), ("closing", 100)]);
+    let memory: Vec<&Value> = rows.iter().map(|row| &row["idle_bytes"]).collect();
+    assert!(memory[0].is_null() && memory[1].is_null(), "{printed}");
+    let note = "idle connections";
+    assert!(!rows[2]["notes"].to_string().contains(note), "{printed}");
+    // The stack of a thread and a buffer of 8 KiB.
+    let bytes = memory[2].as_f64().unwrap();
+    assert!((8_000.0..200_000.0).contains(&bytes), "{bytes}: {printed}");
+    assert_eq!((&rows[3]["valid"], memory[3]), (&false.into(), &Value::Null), "{printed}");
+    assert!(rows[3]["notes"].to_string().contains("idle connections had ended"), "{printed}");
+    assert!(printed.contains("kept alive without traffic after one transaction"), "{printed}");
+}
+
+#[test]
+fn axum_keeps_idle_connections_on_every_runtime() {
+    let test = "axum_keeps_idle_connections_on_every_runtime";
+    let words = ["--versions", "1", "--response-bytes", "64", "--transactions", "0"];
+    let Some((document, printed)) = compare(test, &[&words[..], &["--idle", "200"]].concat())
+    else {
+        return;
+    };
+    for row in document["results"].as_array().unwrap() {
+        // The head of each request is in a buffer.
+        let bytes = row["idle_bytes"].as_f64().unwrap();
+        assert!(row["idle"] == 200 && bytes > 100.0, "{bytes}: {printed}");
+    }
 }
 
 #[test]
@@ -330,6 +385,11 @@ fn mistakes_are_explained() {
     assert_refused(&mut with(&["--peer", &one]), &["two servers have the name `one`"]);
     assert_refused(&mut with(&["--cores", "1000"]), &["1000 server threads do not fit"]);
     assert_refused(&mut with(&["--response-bytes", "0"]), &["1 to 1048576"]);
+    assert_refused(&mut with(&["--idle", "100001"]), &["0 to 100000"]);
+    assert_refused(
+        &mut with(&["--idle", "100", "--path", "veth", "--versions", "1", "--transactions", "0"]),
+        &["over loopback only", "leave out --path or --idle"],
+    );
     assert_refused(&mut with(&["--versions", "3"]), &["3"]);
     let none = run(&["http", "--peer", &one, "--versions", "2", "--transactions", "1"]);
     assert!(stderr(&none).contains("connections persist"), "{}", stderr(&none));

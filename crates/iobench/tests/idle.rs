@@ -58,7 +58,10 @@ fn servers_are_measured_beside_idle_connections() {
         [0, 200].into_iter().flat_map(|idle| servers.map(|server| (server, idle))).collect();
     assert_eq!(keys(&document), expected, "{printed}");
     document["results"].as_array().unwrap().iter().for_each(assert_row);
-    assert!(printed.contains("trans  idle  server"), "{printed}");
+    for row in document["results"].as_array().unwrap() {
+        assert_eq!(row["idle_bytes"].is_number(), row["idle"] == 200, "{row}");
+    }
+    assert!(printed.contains("trans  idle  server") && printed.contains("B/idle"), "{printed}");
     let sentence = "at 1 transaction per connection beside 200 idle connections on 1 core";
     assert!(printed.contains(&format!("megapipe against epoll {sentence}")), "{printed}");
     assert_saved(&document);
@@ -122,6 +125,7 @@ fn a_server_that_cannot_hold_them_has_the_reason_in_its_row() {
         let reason = row["notes"][0].as_str().unwrap();
         assert!(reason.starts_with("its idle connections could not be opened: only "), "{reason}");
         assert_eq!((&row["valid"], &row["throughput"]), (&Value::from(false), &Value::Null));
+        assert!(row["idle_bytes"].is_null(), "{row}");
     }
 }
 

@@ -7,7 +7,8 @@ use axum::extract::{DefaultBodyLimit, Path};
 use axum::{Router, routing::get, routing::post};
 use common::{TIME_LIMIT, on_thread, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{Bound, Handle, UnixListener, http, sleep, spawn_local};
+use megapipe_rt::http::{self, TimeLimits};
+use megapipe_rt::{Bound, Handle, UnixListener, sleep, spawn_local};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
@@ -24,6 +25,10 @@ on_both_drivers!(
     requests_in_progress_end_before_the_server,
     a_wrong_request_ends_its_connection,
     curl_gets_what_the_task_of_a_handler_read,
+    many_idle_connections_are_served_again,
+    a_connection_that_was_idle_for_long_is_served_again,
+    an_answer_that_is_not_read_is_complete,
+    time_limits_end_connections,
 );
 
 const BODY: usize = 3_000_000;
@@ -67,16 +72,20 @@ struct Server {
 
 impl Server {
     fn start(driver: DriverChoice) -> Server {
+        Server::start_with(driver, 2, TimeLimits::default())
+    }
+
+    fn start_with(driver: DriverChoice, cores: usize, limits: TimeLimits) -> Server {
         let bound = Bound::tcp("127.0.0.1:0").unwrap();
         let address = bound.local_addr().unwrap();
         let (sender, handle) = channel();
         let (end, left) = channel();
         thread::spawn(move || {
-            let runtime = runtime(driver, 2);
+            let runtime = runtime(driver, cores);
             sender.send(runtime.handle().clone()).unwrap();
             let main = move || {
                 let bound = bound.clone();
-                async move { http::serve(bound.listen()?, app()).await }
+                async move { http::serve_with(bound.listen()?, app(), limits).await }
             };
             runtime.run(main).unwrap();
             end.send(runtime.shutdown(TIME_LIMIT)).unwrap();
@@ -88,6 +97,13 @@ impl Server {
     fn stop(self) {
         self.handle.request_shutdown();
         assert_eq!(self.left.recv_timeout(TIME_LIMIT), Ok(0));
+    }
+
+    /// Connects a client that waits for a bounded time.
+    fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.address).unwrap();
+        client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        client
     }
 
     fn url(&self, path: &str) -> String {
@@ -254,5 +270,114 @@ fn curl_gets_what_the_task_of_a_handler_read(driver: DriverChoice) {
     let other = thread::spawn(move || listener.accept().unwrap().0.write_all(b"from there"));
     assert_eq!(curl(&[&server.url(&format!("/from/{port}"))]), b"from there");
     other.join().unwrap().unwrap();
+    server.stop();
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+/// Reads an answer that ends with `end`.
+#[track_caller]
+fn read_answer(client: &mut TcpStream, end: &[u8]) {
+    let mut answer = Vec::new();
+    let mut piece = [0; 65_536];
+    while !answer.ends_with(end) {
+        let count = client.read(&mut piece).unwrap();
+        assert!(count > 0, "the connection ended after {} bytes", answer.len());
+        answer.extend_from_slice(&piece[..count]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK"));
+}
+
+/// More than keep hyper's state: the others give it up after each answer.
+fn many_idle_connections_are_served_again(driver: DriverChoice) {
+    ::sys::limits::raise_open_files().unwrap();
+    let server = Server::start_with(driver, 1, TimeLimits::default());
+    let mut clients: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
+    for round in 0..3 {
+        for client in &mut clients {
+            client.write_all(GET).unwrap();
+            read_answer(client, b"hello");
+        }
+        // A request that comes with a part of the next one.
+        for client in &mut clients {
+            client.write_all(&[GET, &GET[..10 + round]].concat()).unwrap();
+            read_answer(client, b"hello");
+            client.write_all(&GET[10 + round..]).unwrap();
+            read_answer(client, b"hello");
+        }
+    }
+    // The other requests, in pieces of a byte, and a connection of HTTP/2.
+    let last = clients.last_mut().unwrap();
+    for byte in GET {
+        last.write_all(&[*byte]).unwrap();
+    }
+    read_answer(last, b"hello");
+    assert_eq!(curl(&["--http2-prior-knowledge", &server.url("/")]), b"hello");
+    server.stop();
+    assert!(clients.iter_mut().all(|client| client.read(&mut [0]).unwrap() == 0));
+}
+
+fn a_connection_that_was_idle_for_long_is_served_again(driver: DriverChoice) {
+    let server = Server::start(driver);
+    let mut client = server.connect();
+    for _ in 0..2 {
+        client.write_all(GET).unwrap();
+        read_answer(&mut client, b"hello");
+        // It gives up hyper's state after a second.
+        thread::sleep(Duration::from_millis(1_500));
+    }
+    client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert!(rest.ends_with(b"hello"));
+    server.stop();
+}
+
+fn an_answer_that_is_not_read_is_complete(driver: DriverChoice) {
+    let server = Server::start(driver);
+    let mut client = server.connect();
+    for _ in 0..2 {
+        let request = format!("GET /bytes/{} HTTP/1.1\r\nhost: x\r\n\r\n", 8 * BODY);
+        client.write_all(request.as_bytes()).unwrap();
+        thread::sleep(Duration::from_millis(1_500));
+        let content = testkit::content(8 * BODY);
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            client.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let mut body = vec![0; content.len()];
+        client.read_exact(&mut body).unwrap();
+        assert!(body == content);
+    }
+    server.stop();
+}
+
+fn time_limits_end_connections(driver: DriverChoice) {
+    let short = Some(Duration::from_millis(50));
+    let limited = |header, idle| Server::start_with(driver, 1, TimeLimits { header, idle });
+    // Clients that send nothing, a part of HTTP/2's preface, or a part of a header.
+    let server = limited(short, None);
+    for beginning in [&b""[..], b"PRI", &GET[..20]] {
+        let mut client = server.connect();
+        client.write_all(beginning).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "{beginning:?}");
+    }
+    server.stop();
+    // A connection without a limit for idle time lives on.
+    let server = limited(Some(TIME_LIMIT), None);
+    let mut client = server.connect();
+    for _ in 0..2 {
+        client.write_all(GET).unwrap();
+        read_answer(&mut client, b"hello");
+        thread::sleep(Duration::from_millis(200));
+    }
+    server.stop();
+    let server = limited(None, short);
+    let mut client = server.connect();
+    thread::sleep(Duration::from_millis(200));
+    client.write_all(GET).unwrap();
+    read_answer(&mut client, b"hello");
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
     server.stop();
 }

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use crate::cli::measure::{MeasureArgs, and};
-use crate::cli::values::{parse_connections, parse_message_bytes};
+use crate::cli::values::{parse_connections, parse_idle, parse_message_bytes};
 use crate::client::ClientKind;
 use crate::client::sockets::Ending;
 use crate::network::PathKind;
@@ -14,6 +14,7 @@ Examples:
   iobench http --quick --json http.json       every runtime that is built, within 60 seconds
   iobench http --servers tokio,megapipe-rt --versions 1 --connections 1,16,256 --cores 1,2
   iobench http --versions 2 --streams 1,10,100 --response-bytes 64,16384
+  iobench http --versions 1 --transactions 0 --connections 16 --cores 1 --idle 0,10000
   iobench http --servers tokio --peer 'mine=./server --port {port}' --rounds 10
   iobench http --path veth --servers tokio,megapipe-rt-mtcp,megapipe-rt-mtcp/mtcp --versions 1
 
@@ -34,6 +35,13 @@ Over HTTP/1, iobench is the client and checks every byte of every answer. Over H
 and writes a line for each, from which the latencies follow, so its own CPU time is higher than that
 of iobench's clients: compare servers with each other, and not HTTP/2 with HTTP/1. h2load uses the
 kernel's TCP, so clients on user-level TCP need --versions 1.
+
+Idle connections are those of HTTP/1 keep-alive, also beside HTTP/2: each has made one request. They
+are opened to each server before its slots and closed after them. Before the first slot the memory
+of the servers' processes is read without and with them (proportional set size, without the
+kernel's memory for sockets). A server that refuses or closes some, or does not answer on some of
+100 that are used again, is INVALID with the reason, and has no figure of memory. A server closes
+them after its idle time: megapipe-rt after 75 s, the others never.
 
 A server runs for the whole comparison and idles except in its own slots. Servers and clients run in
 a network namespace of their own, where the default congestion control does not pace, if that is
@@ -73,6 +81,12 @@ pub(crate) struct HttpArgs {
     /// Concurrent connections, over all client threads, a list [default: 1,16,256; with --quick 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_connections)]
     pub(crate) connections: Vec<usize>,
+
+    /// Idle connections over HTTP/1 to each server, open while it is measured, 0 to 100000, a list;
+    /// each is kept alive after one request, from addresses that the measured clients do not use
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0",
+          value_parser = parse_idle)]
+    pub(crate) idle: Vec<usize>,
 
     /// Bytes of the answer to each request, a list [default: 64,16384; with --quick 64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_message_bytes)]

@@ -75,7 +75,9 @@ time of both sides.
 
 Idle connections are opened to each server before its slots and closed after them, by threads that
 sleep in between; both sides of each need an open file (ulimit -Hn). A server that refuses or closes
-some, or does not answer on some of 100 that are used again, is INVALID with the reason.
+some, or does not answer on some of 100 that are used again, is INVALID with the reason. Before the
+first slot the memory of the servers' processes is read without and with idle connections
+(proportional set size, without the kernel's memory for sockets).
 
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked

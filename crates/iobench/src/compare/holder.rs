@@ -8,10 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::client::protocol::request;
 use crate::error::{Context, Error, Result};
-use crate::exchange::Exchange;
-use crate::open::connect::{Connecting, Route};
+use crate::open::connect::{Connecting, Opening, Route};
 use crate::sys::descriptors::spawn_with_own_table;
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::signals::Signals;
@@ -32,11 +30,11 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// Opens `count` connections and makes one exchange on each.
-    pub(crate) fn open(route: Route, count: usize, exchange: Exchange) -> Result<Holder> {
+    pub(crate) fn open(route: Route, count: usize, opening: Opening) -> Result<Holder> {
         let (orders, incoming) = channel();
         let (outgoing, answers) = channel();
         let thread = move |table: Result<()>| {
-            let opened = table.and_then(|()| Connections::open(route, count, exchange));
+            let opened = table.and_then(|()| Connections::open(route, count, opening));
             let (connections, answer) = match opened {
                 Ok(connections) => (Some(connections), Ok(None)),
                 Err(error) => (None, Err(error)),
@@ -84,15 +82,15 @@ impl Drop for Holder {
 struct Connections {
     sockets: Vec<OwnedFd>,
     route: Route,
-    exchange: Exchange,
+    opening: Opening,
     /// The signals that end the run also end opening and checking.
     signals: Signals,
 }
 
 impl Connections {
-    fn open(route: Route, count: usize, exchange: Exchange) -> Result<Connections> {
+    fn open(route: Route, count: usize, opening: Opening) -> Result<Connections> {
         let signals = Signals::block();
-        let mut connections = Connections { sockets: Vec::new(), route, exchange, signals };
+        let mut connections = Connections { sockets: Vec::new(), route, opening, signals };
         connections.sockets =
             connections.connecting(|connecting| connecting.establish(count, |_| ()))?;
         Ok(connections)
@@ -101,8 +99,8 @@ impl Connections {
     fn connecting<T>(&self, action: impl FnOnce(&Connecting<'_>) -> Result<T>) -> Result<T> {
         action(&Connecting {
             route: &self.route,
-            exchange: self.exchange,
-            request: &request(self.exchange),
+            opening: self.opening,
+            request: &self.opening.request(),
             congestion: &CongestionControl::pick(),
             signals: &self.signals,
         })
@@ -159,6 +157,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::exchange::Exchange;
 
     const EXCHANGE: Exchange = Exchange { request_bytes: 8, response_bytes: 8 };
 
@@ -178,7 +177,7 @@ mod tests {
                 .collect();
             accepted
         });
-        let holder = Holder::open(route, count, EXCHANGE).unwrap();
+        let holder = Holder::open(route, count, Opening::Exchange(EXCHANGE)).unwrap();
         (holder, server.join().unwrap())
     }
 
@@ -233,7 +232,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let route = Route { target: listener.local_addr().unwrap(), sources: Vec::new() };
         let server = std::thread::spawn(move || drop(listener.accept()));
-        let error = Holder::open(route, 1, EXCHANGE).err().unwrap().to_string();
+        let error = Holder::open(route, 1, Opening::Exchange(EXCHANGE)).err().unwrap().to_string();
         assert!(error.contains("exchange on connection 0"), "{error}");
         server.join().unwrap();
     }

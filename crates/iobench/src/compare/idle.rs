@@ -5,25 +5,35 @@
 //! its next request. Idle connections use addresses that the measured clients do not use, so that
 //! the clients' ports stay free. Opening, checking and closing are not part of any slot. If a
 //! server cannot hold the connections, or ends some, its outcomes contain the reason. A server that
-//! could not hold them is not tried again in that cell. Clients on user-level TCP have no idle
+//! could not hold them is not tried again with as many. Clients on user-level TCP have no idle
+//! connections.
+//!
+//! Before the first slot, the memory of the servers' processes is read without and with idle
 //! connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::compare::contenders::Contenders;
 use crate::compare::holder::{ASKED, Holder};
 use crate::compare::plan::Cell;
 use crate::engine::outcome::SlotOutcome;
+use crate::engine::progress::Progress;
 use crate::error::{Error, Result};
-use crate::open::connect::Route;
+use crate::exchange::Exchange;
+use crate::open::connect::{Opening, Route};
+use crate::output;
 use crate::path::Path;
 use crate::server::running::Running;
 use crate::sys::limits::{Limits, local_ports};
+use crate::sys::process_tree;
 use crate::sys::signals::Signals;
 
 /// Most addresses on the clients' side beside the measured clients' own.
 const MOST_ADDRESSES: usize = 248;
+/// From this number on, opening idle connections takes long enough to be announced.
+const MANY: usize = 5_000;
+/// Most connections that are open when a server's memory is read for the first time.
+const FEW: usize = 64;
 
 /// Returns the number of addresses that `idle` connections to a server need, with these local
 /// ports.
@@ -66,60 +76,126 @@ pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
     Ok(limits)
 }
 
+/// Returns why a server, by its number, cannot hold this many idle connections; `None` if that is
+/// not known before.
+pub(crate) type Refusal<'a> = Box<dyn Fn(usize, usize) -> Option<String> + 'a>;
+
+/// Identifies a server's process with a number of idle connections.
+type Key = (u32, usize);
+
 /// Opens and closes the idle connections of a run's cells.
 pub(crate) struct IdleLoad<'a> {
     path: &'a Path,
-    contenders: &'a Contenders,
-    /// The number of measured connections.
-    connections: usize,
+    /// The request that each connection makes first, by the sizes of a cell.
+    opening: fn(Exchange) -> Opening,
+    refusal: Refusal<'a>,
     signals: &'a Signals,
-    /// By cell and server, why the server cannot be measured in that cell.
-    refused: HashMap<(usize, usize), String>,
+    /// Why a server cannot be measured beside as many.
+    refused: HashMap<Key, String>,
+    /// Memory of the server for each connection, in bytes.
+    memory: HashMap<Key, f64>,
 }
 
 /// The open idle connections of a cell, by server; `None` for servers that cannot hold them.
 pub(crate) type Held = Vec<Option<Holder>>;
 
 impl<'a> IdleLoad<'a> {
-    /// Prepares for cells with `connections` measured connections, over a path with addresses for
-    /// idle ones.
+    /// Prepares for servers over a path with addresses for idle connections.
     pub(crate) fn new(
         path: &'a Path,
-        contenders: &'a Contenders,
-        connections: usize,
+        opening: fn(Exchange) -> Opening,
+        refusal: Refusal<'a>,
         signals: &'a Signals,
     ) -> IdleLoad<'a> {
-        IdleLoad { path, contenders, connections, signals, refused: HashMap::new() }
+        let (refused, memory) = (HashMap::new(), HashMap::new());
+        IdleLoad { path, opening, refusal, signals, refused, memory }
     }
 
-    /// Opens the idle connections of the cell with this number, to servers that wait for requests.
-    /// Calls `before` with the number of each server before its connections are opened.
+    /// Measures the memory that servers use for idle connections, for each number in `counts`. The
+    /// servers must have been started just now: memory that earlier connections have left would be
+    /// used again, and not be counted.
+    pub(crate) fn measure_memory(
+        &mut self,
+        exchange: Exchange,
+        counts: impl Iterator<Item = usize>,
+        servers: &mut [Running],
+    ) -> Result<()> {
+        let mut counts: Vec<usize> = counts.filter(|&count| count > 0).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        for (index, server) in servers.iter_mut().enumerate() {
+            self.measure_server(index, server, exchange, &counts)?;
+        }
+        Ok(())
+    }
+
+    /// Measures one server with numbers of connections that grow, so that memory which fewer
+    /// connections have left is part of what more of them use.
+    fn measure_server(
+        &mut self,
+        index: usize,
+        server: &mut Running,
+        exchange: Exchange,
+        counts: &[usize],
+    ) -> Result<()> {
+        let Some(&most) = counts.last() else { return Ok(()) };
+        // They stay open, so that what a server allocates only once is in both readings.
+        let few = FEW.min(most);
+        let Ok(first) = self.try_open(0, few, exchange, server)? else { return Ok(()) };
+        let before = process_tree::memory_bytes(server.process_id());
+        for &count in counts {
+            if !self.may_hold(index, count, server) {
+                continue;
+            }
+            if count >= MANY {
+                let name = server.name();
+                output::note(&format!(
+                    "measuring the memory of {count} idle connections to {name}"
+                ));
+            }
+            match self.try_open(few, count, exchange, server)? {
+                Ok(holder) => {
+                    let after = process_tree::memory_bytes(server.process_id());
+                    // A server that has closed some is not measured.
+                    let is_held = holder.check()?.is_none();
+                    if let Some((before, after)) = before.zip(after).filter(|_| is_held) {
+                        let bytes = after.saturating_sub(before) as f64 / count as f64;
+                        self.memory.insert((server.process_id(), count), bytes);
+                    }
+                }
+                Err(reason) => self.refuse(server, count, reason),
+            }
+            server.keep_idle(few);
+            server.drain(self.signals)?;
+        }
+        drop(first);
+        server.keep_idle(0);
+        server.drain(self.signals)?;
+        Ok(())
+    }
+
+    /// Opens the idle connections of a cell to servers that wait for requests. Announces it if
+    /// `progress` is given and there are many.
     pub(crate) fn open(
         &mut self,
-        number: usize,
         cell: &Cell,
         servers: &mut [Running],
-        mut before: impl FnMut(usize),
+        progress: Option<&Progress>,
     ) -> Result<Held> {
         let mut held = Vec::new();
         for (index, server) in servers.iter_mut().enumerate().filter(|_| cell.idle > 0) {
-            let key = (number, index);
-            let refusal = self.contenders.refusal(index, self.connections + cell.idle);
-            if let Some(refusal) = refusal.filter(|_| !self.refused.contains_key(&key)) {
-                let reason = format!("it cannot hold {} idle connections: {refusal}", cell.idle);
-                self.refused.insert(key, reason);
-            }
-            if self.refused.contains_key(&key) || server.ended().is_some() {
+            if !self.may_hold(index, cell.idle, server) {
                 held.push(None);
                 continue;
             }
-            before(index);
-            held.push(match self.open_to(cell, server) {
+            if let Some(progress) = progress.filter(|_| cell.idle >= MANY) {
+                let name = server.name();
+                progress.note(&format!("opening {} idle connections to {name}", cell.idle));
+            }
+            held.push(match self.try_open(0, cell.idle, cell.exchange, server)? {
                 Ok(holder) => Some(holder),
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) => {
-                    let reason = format!("its idle connections could not be opened: {error}");
-                    self.refused.insert(key, reason);
+                Err(reason) => {
+                    self.refuse(server, cell.idle, reason);
                     None
                 }
             });
@@ -128,14 +204,16 @@ impl<'a> IdleLoad<'a> {
     }
 
     /// Returns why a server cannot be measured in a cell; `None` if it can.
-    pub(crate) fn refusal(&self, cell: usize, server: usize) -> Option<String> {
-        self.refused.get(&(cell, server)).cloned()
+    pub(crate) fn refusal(&self, cell: &Cell, server: &Running) -> Option<String> {
+        self.refused.get(&(server.process_id(), cell.idle)).cloned()
     }
 
     /// Checks that all idle connections are open and that some of them answer, and closes them. A
-    /// failed check becomes a problem of the server's last slot in the round.
+    /// failed check becomes a problem of the server's last slot in the round; otherwise that slot
+    /// gets the memory of an idle connection.
     pub(crate) fn close(
         &self,
+        cell: &Cell,
         held: Held,
         servers: &mut [Running],
         round: &mut [Vec<SlotOutcome>],
@@ -152,33 +230,69 @@ impl<'a> IdleLoad<'a> {
                 problems.push(format!("{} kept idle connections that were closed", server.name()));
             }
             if let Some(slot) = slots.last_mut() {
+                slot.idle_bytes = self.memory.get(&(server.process_id(), cell.idle)).copied();
                 slot.problems.append(&mut problems);
             }
         }
         Ok(())
     }
 
-    fn open_to(&self, cell: &Cell, server: &mut Running) -> Result<Holder> {
+    /// Returns whether the server lives and nothing is known that prevents so many connections.
+    fn may_hold(&mut self, index: usize, count: usize, server: &mut Running) -> bool {
+        let is_refused = self.refused.contains_key(&(server.process_id(), count));
+        if let Some(refusal) = (self.refusal)(index, count).filter(|_| !is_refused) {
+            let reason = format!("it cannot hold {count} idle connections: {refusal}");
+            self.refuse(server, count, reason);
+            return false;
+        }
+        !is_refused && server.ended().is_none()
+    }
+
+    fn refuse(&mut self, server: &Running, count: usize, reason: String) {
+        self.refused.insert((server.process_id(), count), reason);
+    }
+
+    /// Opens connections beside `others` that are open already; returns them, or the reason why
+    /// they could not be opened. Fails if the run was interrupted.
+    fn try_open(
+        &self,
+        others: usize,
+        count: usize,
+        exchange: Exchange,
+        server: &mut Running,
+    ) -> Result<std::result::Result<Holder, String>> {
+        match self.open_to(others, count, exchange, server) {
+            Ok(holder) => Ok(Ok(holder)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => Ok(Err(format!("its idle connections could not be opened: {error}"))),
+        }
+    }
+
+    fn open_to(
+        &self,
+        others: usize,
+        count: usize,
+        exchange: Exchange,
+        server: &mut Running,
+    ) -> Result<Holder> {
         if let Some(network) = self.path.network() {
             network.lossless_from(0);
         }
         let target = server.address();
         let sources = match self.path.sources(target.ip()) {
             Some(sources) => sources,
-            None => loopback(addresses_for(cell.idle, local_ports())?),
+            None => loopback(addresses_for(others + count, local_ports())?),
         };
         let route = Route { target, sources: sources.into_iter().skip(1).collect() };
-        let holder = Holder::open(route, cell.idle, cell.exchange);
-        if holder.is_ok() {
-            server.keep_idle(cell.idle);
-        }
+        let holder = Holder::open(route, count, (self.opening)(exchange));
+        server.keep_idle(others + if holder.is_ok() { count } else { 0 });
         // Connections that could not be opened are closed by now; if the server keeps them, its
         // next slot shows that.
         let is_at_rest = server.drain(self.signals)?;
         if is_at_rest || holder.is_err() {
             return holder;
         }
-        server.keep_idle(0);
+        server.keep_idle(others);
         Err(Error::setup(
             format!("{} did not come to rest after it had answered all", server.name()),
             "check that it serves no other clients at the same time",

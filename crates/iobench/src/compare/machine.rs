@@ -17,9 +17,6 @@ use crate::server::running::Running;
 use crate::stack::Site;
 use crate::sys::signals::Signals;
 
-/// From this number on, opening idle connections takes long enough to be announced.
-const MANY_IDLE: usize = 5_000;
-
 /// Identifies a group of servers: number of cores and service.
 type GroupKey = (usize, Option<Exchange>);
 
@@ -61,6 +58,20 @@ pub(crate) fn start(
         groups.push(group);
     }
     Ok(groups)
+}
+
+/// Measures the memory of idle connections of servers that have just started.
+pub(crate) fn measure_idle_memory(
+    plan: &Plan,
+    groups: &mut [Group],
+    idle: &mut IdleLoad<'_>,
+) -> Result<()> {
+    for group in groups {
+        let cells = || plan.cells.iter().filter(|cell| group_key(cell) == group.key);
+        let Some(exchange) = cells().map(|cell| cell.exchange).next() else { continue };
+        idle.measure_memory(exchange, cells().map(|cell| cell.idle), &mut group.servers)?;
+    }
+    Ok(())
 }
 
 /// The servers and clients of this machine.
@@ -105,30 +116,25 @@ impl Bench for Machine<'_> {
     }
 
     fn open(&mut self, first: Turn, progress: &Progress) -> Result<()> {
-        let (plan, labels) = (self.plan, &self.contenders.labels);
+        let plan = self.plan;
         let cell = &plan.cells[first.cell];
         let group = group_of(self.groups, cell)?;
-        let announces = first.round == 0 && !first.again && cell.idle >= MANY_IDLE;
-        let before = |server: usize| {
-            if announces {
-                let what = format!("opening {} idle connections to {}", cell.idle, labels[server]);
-                progress.note(&what);
-            }
-        };
-        self.held = self.idle.open(first.cell, cell, &mut group.servers, before)?;
+        let is_first = first.round == 0 && !first.again;
+        self.held = self.idle.open(cell, &mut group.servers, is_first.then_some(progress))?;
         self.clients = Some(Clients::start(cell, &self.shape, &group.stacks, self.signals)?);
         Ok(())
     }
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
-        if let Some(reason) = self.idle.refusal(turn.cell, turn.subject) {
+        let cell = &self.plan.cells[turn.cell];
+        let server = &mut group_of(self.groups, cell)?.servers[turn.subject];
+        if let Some(reason) = self.idle.refusal(cell, server) {
             return Ok(SlotOutcome::failed(reason));
         }
-        let group = group_of(self.groups, &self.plan.cells[turn.cell])?;
         let clients = self.clients.as_mut();
         let clients = clients
             .ok_or_else(|| Error::setup("a slot without clients", "report this as a bug"))?;
-        clients.measure(turn, &mut group.servers[turn.subject])
+        clients.measure(turn, server)
     }
 
     fn close(
@@ -140,7 +146,7 @@ impl Bench for Machine<'_> {
         self.clients = None;
         let cell = &self.plan.cells[first.cell];
         let group = group_of(self.groups, cell)?;
-        self.idle.close(std::mem::take(&mut self.held), &mut group.servers, slots)?;
+        self.idle.close(cell, std::mem::take(&mut self.held), &mut group.servers, slots)?;
         if first.round == 0 && !first.again {
             let lines = provisional::lines(&describe(cell), &self.contenders.labels, slots);
             progress.print(&lines);

@@ -15,7 +15,7 @@ const LEAST_ROUND_TRIPS: u64 = 5;
 /// Time of a slot beside warm-up and measurement: opening, closing, draining.
 pub(crate) const SLOT_OVERHEAD_NS: u64 = 25_000_000;
 /// Time of an idle connection in each round: opening with a transaction, and closing.
-const IDLE_CONNECTION_NS: u64 = 60_000;
+pub(crate) const IDLE_CONNECTION_NS: u64 = 60_000;
 /// Time for everything outside the rounds.
 const START_NS: u64 = 500_000_000;
 const QUICK_ROUNDS: u32 = 5;

@@ -224,6 +224,12 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         client_cpus: cell.placement.client_cpus.clone(),
         transactions: cell.transactions,
         idle: cell.idle,
+        // Of connections that a server has closed there is no figure.
+        idle_bytes: rounds
+            .iter()
+            .flatten()
+            .find_map(|slot| slot.idle_bytes)
+            .filter(|_| !has_failed(rounds)),
         connections,
         throughput,
         server_cpu_us: middle(|f| Some(f.server_cpu_us)),

@@ -30,6 +30,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
         accounts: Accounts { client_transactions: 10, ..Accounts::default() },
         thread_busy: Vec::new(),
         congestion: None,
+        idle_bytes: None,
         problems: Vec::new(),
     }
 }

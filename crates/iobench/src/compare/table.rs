@@ -12,7 +12,8 @@ pub(crate) fn table<'a>(rows: &'a [Row], baseline: &str) -> Table<'a> {
         "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; \
          over loopback the kernel receives a packet in its sender's time, so it holds the clients' \
          receive path, too: rank servers by both, the CPU of both sides per transaction. s/GiB is \
-         that for the bytes of both directions. Slices: clean/discarded.\n"
+         that for the bytes of both directions. {}Slices: clean/discarded.\n",
+        idle_legend(rows)
     );
     Table::new(rows, columns(), heading, legend)
 }
@@ -28,6 +29,7 @@ fn columns() -> Vec<Column> {
         Column::figure("both us", 2, |row| row.cpu_both_us).optional().gives_way(6),
         Column::figure("s/GiB", 3, |row| row.cpu_s_per_gib).optional(),
         Column::figure("calls", 2, |row| row.system_calls).gives_way(5),
+        idle_bytes(),
         Column::figure("p50 us", 0, |row| row.p50_us()).gives_way(3),
         Column::figure("p99 us", 0, |row| row.p99_us()).gives_way(4),
         Column::ratio("throughput ratio", |row| row.throughput_ratio),
@@ -36,6 +38,22 @@ fn columns() -> Vec<Column> {
         Column::right("bound", |row| row.bound.clone().unwrap_or_default()).gives_way(2),
         Column::right("slices", |row| slices(row)).gives_way(1),
     ]
+}
+
+/// Returns the explanation of the columns about idle connections, if there are any.
+pub(crate) fn idle_legend(rows: &[Row]) -> &'static str {
+    match rows.iter().any(|row| row.idle > 0) {
+        true => {
+            "idle: connections that are kept alive without traffic after one transaction; B/idle: \
+             bytes of the server's memory for each, without the kernel's. "
+        }
+        false => "",
+    }
+}
+
+/// Returns the column of the memory of an idle connection.
+pub(crate) fn idle_bytes() -> Column {
+    Column::figure("B/idle", 0, |row| row.idle_bytes).optional()
 }
 
 /// Returns the numbers of clean and of discarded slices.
@@ -212,7 +230,7 @@ pub(crate) mod tests {
         let text = render(&[row("epoll", 1, 1.0), row("other", 1, 1.5)], "epoll", 200);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("2 cores, 64-byte messages, 256 connections"), "{text}");
-        let nothing_in = ["GB/s", "s/GiB", "idle"];
+        let nothing_in = ["GB/s", "s/GiB", "idle", "B/idle"];
         for column in columns() {
             let shown = lines[1].contains(column.heading());
             assert_eq!(shown, !nothing_in.contains(&column.heading()), "{text}");

@@ -119,6 +119,9 @@ pub(crate) struct SlotOutcome {
     /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) congestion: Option<CongestionSeen>,
+    /// Memory of the server's processes for each idle connection, in bytes, if some were open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_bytes: Option<f64>,
     /// Reasons against the validity of the whole slot.
     pub(crate) problems: Vec<String>,
 }

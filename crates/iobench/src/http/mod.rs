@@ -17,6 +17,8 @@ use crate::client::protocol::get::Get;
 use crate::client::sockets::Ending;
 use crate::client::sockets::kernel::{KernelSockets, Options};
 use crate::client::sockets::stack::on_stacks;
+use crate::compare::idle::{self, Held, IdleLoad};
+use crate::compare::plan::Cell;
 use crate::compare::report;
 use crate::compare::rounds::{Clients, stack_cpus};
 use crate::compare::slots::{SlotRunner, SlotShape};
@@ -26,19 +28,22 @@ use crate::engine::outcome::SlotOutcome;
 use crate::engine::progress::Progress;
 use crate::engine::rounds::{Bench, Measured, Turn};
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::http::h2load::{H2load, Program, Shape};
 use crate::http::plan::{Plan, Workload};
 use crate::http::servers::{Group, Servers};
 use crate::network::veth::Veth;
 use crate::network::{self, PathKind};
+use crate::open::connect::Opening;
 use crate::output;
 use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Row, Slots};
+use crate::server::running::Running;
 use crate::stack::Site;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
-use crate::sys::limits::Limits;
+use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
 use crate::sys::socket::default_congestion_control;
 
@@ -52,10 +57,15 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let (names, baseline) = (servers.names(), servers.baseline);
     let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;
     let h2load = plan.has(Version::Two).then(Program::find).transpose()?;
+    if plan.most_idle() > 0 && arguments.path != PathKind::Loopback {
+        let what = "idle connections of HTTP are measured over loopback only";
+        return Err(Error::setup(what, "leave out --path or --idle"));
+    }
     let (mut path, network) = isolate(arguments.path, seed)?;
     // From here on everything is created in the clients' namespace, except for the servers.
     let _entered = path.enter_client()?;
-    let limits = Limits::raise()?;
+    idle::addresses_for(plan.most_idle(), local_ports())?;
+    let limits = idle::raise_limits(plan.most_connections(), plan.most_idle())?;
     limits.check_connections(plan.most_connections())?;
     limits.check_backlog(plan.most_connections())?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
@@ -63,10 +73,16 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let schedule = plan.schedule(baseline, begun_ns, seed);
     let workloads = plan.workloads.len();
     schedule.announce(format_args!("{} servers at {workloads} workloads", names.len()));
+    let mut groups = start(&plan, &servers, &mut path, &signals)?;
+    let get = |exchange: Exchange| Opening::Get(exchange.response_bytes);
+    let mut idle = IdleLoad::new(&path, get, Box::new(|_, _| None), &signals);
+    measure_idle_memory(&plan, &mut groups, &mut idle)?;
     let mut bench = HttpBench {
         plan: &plan,
         names: &names,
-        groups: start(&plan, &servers, &mut path, &signals)?,
+        groups,
+        idle,
+        held: Held::new(),
         h2load: h2load.as_ref(),
         ending: arguments.ending,
         signals: &signals,
@@ -174,16 +190,37 @@ fn start(plan: &Plan, servers: &Servers, path: &mut Path, signals: &Signals) -> 
     Ok(groups)
 }
 
+/// Measures the memory of idle connections of servers that have just started.
+fn measure_idle_memory(plan: &Plan, groups: &mut [Group], idle: &mut IdleLoad<'_>) -> Result<()> {
+    for group in groups {
+        let cells = plan.workloads.iter().map(|workload| &workload.cell);
+        let cells: Vec<&Cell> = cells.filter(|cell| cell.cores == group.cores).collect();
+        let Some(first) = cells.first() else { continue };
+        let counts = cells.iter().map(|cell| cell.idle);
+        idle.measure_memory(first.exchange, counts, &mut group.servers)?;
+    }
+    Ok(())
+}
+
 /// The running servers and their clients.
 struct HttpBench<'a> {
     plan: &'a Plan,
     names: &'a [&'a str],
     groups: Vec<Group>,
+    idle: IdleLoad<'a>,
+    held: Held,
     h2load: Option<&'a Program>,
     ending: Ending,
     signals: &'a Signals,
     /// Clients of the current round.
     clients: Option<Clients<'a>>,
+}
+
+/// Returns the servers of a workload.
+fn of_cores<'s>(groups: &'s mut [Group], workload: &Workload) -> Result<&'s mut [Running]> {
+    let group = groups.iter_mut().find(|group| group.cores == workload.cell.cores);
+    let servers = group.map(|group| group.servers.as_mut_slice());
+    servers.ok_or_else(|| Error::setup("a workload without servers", "report this as a bug"))
 }
 
 impl<'a> HttpBench<'a> {
@@ -236,23 +273,31 @@ impl Bench for HttpBench<'_> {
         format!("{}, {}", self.names[subject], self.plan.workloads[cell].describe())
     }
 
-    fn open(&mut self, first: Turn, _: &Progress) -> Result<()> {
-        self.clients = Some(self.clients(&self.plan.workloads[first.cell])?);
+    fn open(&mut self, first: Turn, progress: &Progress) -> Result<()> {
+        let workload = &self.plan.workloads[first.cell];
+        let servers = of_cores(&mut self.groups, workload)?;
+        let is_first = first.round == 0 && !first.again;
+        self.held = self.idle.open(&workload.cell, servers, is_first.then_some(progress))?;
+        self.clients = Some(self.clients(workload)?);
         Ok(())
     }
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
-        let cores = self.plan.workloads[turn.cell].cell.cores;
-        let group = self.groups.iter_mut().find(|group| group.cores == cores);
-        let server = group.and_then(|group| group.servers.get_mut(turn.subject));
-        match (&mut self.clients, server) {
-            (Some(clients), Some(server)) => clients.measure(turn, server),
-            _ => Err(Error::setup("a slot without clients or server", "report this as a bug")),
+        let workload = &self.plan.workloads[turn.cell];
+        let server = &mut of_cores(&mut self.groups, workload)?[turn.subject];
+        if let Some(reason) = self.idle.refusal(&workload.cell, server) {
+            return Ok(SlotOutcome::failed(reason));
+        }
+        match &mut self.clients {
+            Some(clients) => clients.measure(turn, server),
+            None => Err(Error::setup("a slot without clients", "report this as a bug")),
         }
     }
 
-    fn close(&mut self, _: Turn, _: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
+    fn close(&mut self, first: Turn, slots: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
         self.clients = None;
-        Ok(())
+        let workload = &self.plan.workloads[first.cell];
+        let servers = of_cores(&mut self.groups, workload)?;
+        self.idle.close(&workload.cell, std::mem::take(&mut self.held), servers, slots)
     }
 }

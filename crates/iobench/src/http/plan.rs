@@ -6,7 +6,7 @@ use crate::cli::http::{HttpArgs, Version};
 use crate::client::protocol::get::Get;
 use crate::client::slices::Slicing;
 use crate::client::warm_up::WARM_UP_NS;
-use crate::compare::plan::{Cell, SLOT_OVERHEAD_NS, divide};
+use crate::compare::plan::{Cell, IDLE_CONNECTION_NS, SLOT_OVERHEAD_NS, divide};
 use crate::engine::placement::{Placement, unique};
 use crate::engine::rounds::{CellShape, QUICK_NS, Schedule};
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) struct Workload {
     pub(crate) connections: usize,
     /// Requests under way on each connection.
     pub(crate) streams: u32,
-    /// Cores, sizes, and requests per connection.
+    /// Cores, sizes, requests per connection, and idle connections.
     pub(crate) cell: Cell,
 }
 
@@ -46,8 +46,9 @@ impl Workload {
         };
         let streams = if *streams > 1 { format!(" x {streams}") } else { String::new() };
         let plural = if cell.cores == 1 { "" } else { "s" };
+        let idle = if cell.idle > 0 { format!(", {} idle", cell.idle) } else { String::new() };
         format!(
-            "{}, {connections}{streams} connections, {transactions}, {} B, {} core{plural}",
+            "{}, {connections}{streams} connections, {transactions}, {} B, {} core{plural}{idle}",
             version.name(),
             cell.exchange.response_bytes,
             cell.cores
@@ -94,8 +95,8 @@ impl Plan {
         if fitting == 0 {
             return Err(Error::setup(
                 format!("one round takes {} s, too long for --quick", round_ns / 1_000_000_000),
-                "name fewer servers or values of an option, a shorter --duration, or leave --quick \
-                 out",
+                "name fewer servers or values of an option, fewer --idle connections, a shorter \
+                 --duration, or leave --quick out",
             ));
         }
         self.rounds = self.rounds.min(u32::try_from(fitting).unwrap_or(u32::MAX));
@@ -111,12 +112,18 @@ impl Plan {
         self.workloads.iter().map(|workload| workload.connections).max().unwrap_or(0)
     }
 
+    pub(crate) fn most_idle(&self) -> usize {
+        self.workloads.iter().map(|workload| workload.cell.idle).max().unwrap_or(0)
+    }
+
     /// Returns the order of the slots of a run that began at `begun_ns`.
     pub(crate) fn schedule(&self, baseline: usize, begun_ns: u64, seed: u64) -> Schedule {
         let shape = |workload: &Workload| {
             let spare_ns =
                 if workload.version == Version::Two { SPARE_NS + STARTING_NS } else { 0 };
-            let slot_ns = WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS + spare_ns;
+            let idle_ns = workload.cell.idle as u64 * IDLE_CONNECTION_NS / self.passes as u64;
+            let slot_ns =
+                WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS + spare_ns + idle_ns;
             CellShape { subjects: self.servers, baseline, slot_ns }
         };
         Schedule {
@@ -145,12 +152,13 @@ fn workloads(arguments: &HttpArgs, allowed: &[usize]) -> Result<Vec<Workload>> {
     let cpus = arguments.measure.cpus();
     let pool = cpus.server_cpus.as_ref().map_or(allowed.len(), Vec::len);
     let cores = choose(&arguments.cores, &[1, pool], &[1]);
-    let loads = loads(arguments, &connections);
+    let (loads, idle) = (loads(arguments, &connections), unique(&arguments.idle));
     let mut workloads = Vec::new();
     for &cores in &cores {
         let placement = Placement::choose(cores, allowed, &cpus)?;
         for &(version, transactions, connections, streams) in &loads {
-            workloads.extend(sizes.iter().map(|&response_bytes| {
+            let points = sizes.iter().flat_map(|&size| idle.iter().map(move |&idle| (size, idle)));
+            workloads.extend(points.map(|(response_bytes, idle)| {
                 let request_bytes = match version {
                     Version::One => Get::new(response_bytes, transactions).request_bytes(),
                     // h2load chooses the size of its requests.
@@ -158,7 +166,7 @@ fn workloads(arguments: &HttpArgs, allowed: &[usize]) -> Result<Vec<Workload>> {
                 };
                 let exchange = Exchange { request_bytes, response_bytes };
                 let placement = placement.clone();
-                let cell = Cell { cores, placement, exchange, transactions, idle: 0 };
+                let cell = Cell { cores, placement, exchange, transactions, idle };
                 Workload { version, connections, streams, cell }
             }));
         }
@@ -238,5 +246,20 @@ mod tests {
         let texts: Vec<String> = plan.workloads.iter().map(Workload::describe).collect();
         assert_eq!(texts.len(), 4);
         assert_eq!(texts[3], "HTTP/2, 16 x 10 connections, persistent, 64 B, 1 core");
+    }
+
+    #[test]
+    fn every_workload_is_measured_beside_every_number_of_idle_connections() {
+        let words = ["--versions", "1", "--connections", "4", "--cores", "1"];
+        let more = ["--transactions", "0", "--response-bytes", "64,128", "--idle", "0,10000"];
+        let plan = plan(&[&words[..], &more].concat(), 2).unwrap();
+        let texts: Vec<String> = plan.workloads.iter().map(Workload::describe).collect();
+        assert_eq!(texts.len(), 4);
+        assert_eq!(texts[1], "HTTP/1, 4 connections, persistent, 64 B, 1 core, 10000 idle");
+        assert_eq!(plan.most_idle(), 10_000);
+        let slots = plan.schedule(0, 0, 0).cells;
+        // Each server has as many, once in a round.
+        let more_ns = plan.passes as u64 * (slots[1].slot_ns - slots[0].slot_ns);
+        assert_eq!(more_ns, 10_000 * IDLE_CONNECTION_NS);
     }
 }

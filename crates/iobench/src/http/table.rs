@@ -1,7 +1,7 @@
 //! Formats the table: a block for every version of HTTP, number of cores and answer size, a line
 //! for every server and kind of connections.
 
-use crate::compare::table::slices;
+use crate::compare::table::{idle_bytes, idle_legend, slices};
 use crate::results::Row;
 use crate::results::table::{Column, Table, transactions};
 
@@ -10,7 +10,8 @@ pub(super) fn table<'a>(rows: &'a [Row], baseline: &str) -> Table<'a> {
         "Ratios are against {baseline}: mean over rounds [95 % interval]. trans: requests per \
          connection. CPU is the server's, per request; over loopback and veth the kernel receives \
          a packet in its sender's time, so it holds the clients' receive path, too. both: the CPU \
-         of both sides. Slices: clean/discarded.\n"
+         of both sides. {}Slices: clean/discarded.\n",
+        idle_legend(rows)
     );
     Table::new(rows, columns(), heading, legend)
 }
@@ -22,10 +23,12 @@ fn columns() -> Vec<Column> {
             streams => format!("{} x {streams}", row.connections),
         }),
         Column::right("trans", |row| transactions(row.transactions)),
+        Column::right("idle", |row| row.idle.to_string()).optional(),
         Column::left("server", |row| row.subject.clone()),
         Column::figure("k/s", 1, |row| row.throughput.map(|rate| rate / 1e3)),
         Column::figure("CPU us", 2, |row| row.server_cpu_us),
         Column::figure("both us", 2, |row| row.cpu_both_us).gives_way(5),
+        idle_bytes(),
         Column::figure("p50 us", 0, |row| row.p50_us()),
         Column::figure("p99 us", 0, |row| row.p99_us()),
         Column::ratio("throughput ratio", |row| row.throughput_ratio),
@@ -78,6 +81,19 @@ mod tests {
         assert!(text.starts_with(heading), "{text}");
         assert!(text.contains("\nHTTP/2, answers of 64 bytes"), "{text}");
         assert!(text.contains("16 x 10") && text.contains("12.3"), "{text}");
-        assert!(text.contains("Ratios are against tokio"), "{text}");
+        assert!(text.contains("Ratios are against tokio") && !text.contains("idle"), "{text}");
+    }
+
+    #[test]
+    fn idle_connections_are_explained() {
+        let idle = Row { idle: 10_000, idle_bytes: Some(4_321.4), ..row("HTTP/1", 1) };
+        let text = table(&[row("HTTP/1", 1), idle], "tokio").render(200);
+        assert!(text.contains("kept alive without traffic after one transaction"), "{text}");
+        let words = |line: usize| -> Vec<&str> {
+            text.lines().nth(line).unwrap().split_whitespace().collect()
+        };
+        assert_eq!(words(1)[..4], ["connections", "trans", "idle", "server"], "{text}");
+        assert_eq!(words(3)[2..4], ["10000", "tokio"], "{text}");
+        assert!(words(3).contains(&"4321") && words(2).contains(&"-"), "{text}");
     }
 }

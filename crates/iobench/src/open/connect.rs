@@ -5,6 +5,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use crate::client::protocol::answer::Answer;
+use crate::client::protocol::{Fed, Protocol, get, request};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::sys::clock::now_ns;
@@ -74,17 +76,63 @@ impl Route {
     }
 }
 
+/// The request on each connection, and the end of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The answer has the size of the exchange; its bytes are not examined.
+    Exchange(Exchange),
+    /// `GET /BYTES` over HTTP/1.1; the answer is checked.
+    Get(usize),
+}
+
+impl Opening {
+    /// Returns the bytes of the request.
+    pub(crate) fn request(self) -> Vec<u8> {
+        match self {
+            Opening::Exchange(exchange) => request(exchange),
+            Opening::Get(bytes) => get::Get::new(bytes, 0).render(()).to_vec(),
+        }
+    }
+
+    /// Takes bytes that have arrived; returns whether the answer is complete, or what is wrong.
+    fn feed(self, candidate: &mut Candidate, bytes: &[u8]) -> std::result::Result<bool, String> {
+        candidate.received += bytes.len();
+        match self {
+            Opening::Exchange(Exchange { request_bytes, response_bytes }) => {
+                if candidate.received > response_bytes {
+                    return Err(format!(
+                        "answered {request_bytes} bytes with more than {response_bytes}"
+                    ));
+                }
+                Ok(candidate.received == response_bytes)
+            }
+            Opening::Get(body_bytes) => {
+                let fed = get::feed(&mut candidate.answer, body_bytes as u64, bytes);
+                match fed.map_err(|complaint| format!("sent an answer that {}", complaint.0))? {
+                    Fed { used, .. } if used < bytes.len() => {
+                        Err("sent bytes after its answer".to_owned())
+                    }
+                    Fed { complete, .. } => Ok(complete),
+                }
+            }
+        }
+    }
+}
+
 /// A connection that is being opened.
 struct Candidate {
     socket: OwnedFd,
     sent: usize,
     received: usize,
+    /// The progress of an answer that is checked.
+    answer: Answer,
+    is_complete: bool,
 }
 
 /// Opens all connections of a run.
 pub(crate) struct Connecting<'a> {
     pub(crate) route: &'a Route,
-    pub(crate) exchange: Exchange,
+    pub(crate) opening: Opening,
     pub(crate) request: &'a [u8],
     pub(crate) congestion: &'a CongestionControl,
     pub(crate) signals: &'a Signals,
@@ -151,7 +199,7 @@ impl Connecting<'_> {
     /// Sends and receives as far as possible; true when the exchange has just completed.
     fn advance(&self, candidate: &mut Option<Candidate>, number: usize) -> Result<bool> {
         let Some(candidate) = candidate else { return Ok(false) };
-        if candidate.received == self.exchange.response_bytes {
+        if candidate.is_complete {
             return Ok(false);
         }
         let fd = candidate.socket.as_raw_fd();
@@ -171,30 +219,19 @@ impl Connecting<'_> {
         }
         let mut buffer = [0; 16_384];
         loop {
-            let missing = self.exchange.response_bytes - candidate.received;
-            match socket::receive(fd, &mut buffer) {
+            let count = match socket::receive(fd, &mut buffer) {
                 Ok(0) => return failed(libc::ECONNRESET),
-                Ok(count) if count > missing => return Err(self.overlong(number)),
-                Ok(count) => candidate.received += count,
+                Ok(count) => count,
                 Err(libc::EAGAIN) => return Ok(false),
-                Err(libc::EINTR) => {}
+                Err(libc::EINTR) => continue,
                 Err(errno) => return failed(errno),
-            }
-            if candidate.received == self.exchange.response_bytes {
+            };
+            let fed = self.opening.feed(candidate, &buffer[..count]);
+            candidate.is_complete = fed.map_err(|what| wrong(number, &what))?;
+            if candidate.is_complete {
                 return Ok(true);
             }
         }
-    }
-
-    fn overlong(&self, number: usize) -> Error {
-        let Exchange { request_bytes, response_bytes } = self.exchange;
-        Error::setup(
-            format!(
-                "the server answered {request_bytes} bytes on connection {number} with more than \
-                 {response_bytes}"
-            ),
-            "set the same sizes for server and client",
-        )
     }
 
     fn stuck(&self, ready: usize, count: usize) -> Error {
@@ -210,12 +247,20 @@ impl Connecting<'_> {
     }
 }
 
+fn wrong(number: usize, what: &str) -> Error {
+    Error::setup(
+        format!("on connection {number} the server {what}"),
+        "set the same sizes for server and client, and check what the server answers",
+    )
+}
+
 fn begin(socket: OwnedFd, number: usize, epoll: &Epoll) -> Result<Candidate> {
     let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
     epoll
         .add(socket.as_raw_fd(), number as u64, interest)
         .context("watch a connection", "raise fs.epoll.max_user_watches")?;
-    Ok(Candidate { socket, sent: 0, received: 0 })
+    let answer = Answer::default();
+    Ok(Candidate { socket, sent: 0, received: 0, answer, is_complete: false })
 }
 
 /// Returns the numbers of the descriptors, for threads that borrow them.
@@ -237,5 +282,31 @@ mod tests {
         assert!(Route::new(elsewhere, PER_SOURCE).is_ok());
         let message = Route::new(elsewhere, PER_SOURCE + 1).unwrap_err().to_string();
         assert!(message.contains("2 local addresses"), "{message}");
+    }
+
+    #[test]
+    fn answers_end_by_their_size_or_by_their_head() {
+        let feed = |opening: Opening, pieces: &[&[u8]]| {
+            let socket = socket::new_tcp(rustix::net::AddressFamily::INET).unwrap();
+            let answer = Answer::default();
+            let mut candidate =
+                Candidate { socket, sent: 0, received: 0, answer, is_complete: false };
+            let mut fed = Ok(false);
+            for piece in pieces {
+                fed = opening.feed(&mut candidate, piece);
+            }
+            fed
+        };
+        let four = Opening::Exchange(Exchange { request_bytes: 1, response_bytes: 4 });
+        assert_eq!(feed(four, &[b"abc"]), Ok(false));
+        assert_eq!(feed(four, &[b"abc", b"d"]), Ok(true));
+        assert!(feed(four, &[b"abc", b"de"]).unwrap_err().contains("more than 4"));
+        let get = Opening::Get(3);
+        assert!(get.request().starts_with(b"GET /3 HTTP/1.1\r\n"));
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
+        assert_eq!(feed(get, &[&head[..20], &head[20..], b"xx"]), Ok(false));
+        assert_eq!(feed(get, &[head, b"xx", b"x"]), Ok(true));
+        assert!(feed(get, &[head, b"xxxy"]).unwrap_err().contains("bytes after its answer"));
+        assert!(feed(get, &[b"HTTP/1.1 404 Not Found\r\n\r\n"]).unwrap_err().contains("404"));
     }
 }

@@ -30,13 +30,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use crate::client::protocol::request;
 use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::open::arrivals::Arrivals;
 use crate::open::churn::{Churn, ChurnConnections};
-use crate::open::connect::{Connecting, Route};
+use crate::open::connect::{Connecting, Opening, Route};
 use crate::open::gauge::Gauge;
 use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
@@ -217,11 +216,11 @@ fn stand(
     watcher: &mut dyn Watcher,
 ) -> Result<Load> {
     let congestion = CongestionControl::pick();
-    let (exchange, count) = (plan.exchange, plan.connections);
+    let (opening, count) = (Opening::Exchange(plan.exchange), plan.connections);
     let connecting = Connecting {
         route,
-        exchange,
-        request: &request(exchange),
+        opening,
+        request: &opening.request(),
         congestion: &congestion,
         signals,
     };

@@ -173,6 +173,7 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     figure("p99", row.p99_us());
     figure("mean", row.reported_latency_us.and_then(|reported| reported.mean));
     figure("system_calls", row.system_calls);
+    figure("idle_bytes", row.idle_bytes);
     figure("server_busy", row.server_busy);
     figure("client_busy", row.client_busy);
     let work = [row.throughput_ratio, row.cpu_ratio, row.client_cpu_ratio, row.cpu_both_ratio];

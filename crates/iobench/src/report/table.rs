@@ -129,6 +129,8 @@ fn columns(section: &Section) -> Vec<Column> {
     columns.push(Column::new("errors", "errors", rows.iter().map(errors)));
     let calls = rows.iter().map(|row| row.system_calls);
     columns.push(Column::figures("system calls", "calls", calls, number::plain));
+    let memory = rows.iter().map(|row| row.idle_bytes);
+    columns.push(Column::figures("bytes per idle connection", "idle-bytes", memory, number::plain));
     columns.extend(times(rows, &FURTHER_LATENCIES));
     columns
 }

@@ -209,7 +209,7 @@ pub(crate) struct Row {
     pub(crate) response_bytes: usize,
     /// Transactions per connection (closed, churn); 0: connections persist.
     pub(crate) transactions: u32,
-    /// Further connections that are open and idle (closed).
+    /// Further connections that are open and idle, each after one transaction (closed).
     #[serde(default)]
     pub(crate) idle: usize,
     /// Requests under way on each connection.
@@ -273,6 +273,10 @@ pub(crate) struct Row {
     /// Seconds of CPU on both sides together for each GiB (closed, messages from 64 KiB on).
     #[serde(default)]
     pub(crate) cpu_s_per_gib: Option<f64>,
+    /// Memory of the server's processes for each idle connection, in bytes, without the kernel's
+    /// (closed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_bytes: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
@@ -377,6 +381,7 @@ impl Row {
             system_calls: None,
             gigabytes_per_s: None,
             cpu_s_per_gib: None,
+            idle_bytes: None,
             server_busy: None,
             client_busy: None,
             bound: None,

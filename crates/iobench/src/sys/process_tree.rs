@@ -1,4 +1,4 @@
-//! Computes the CPU time of a foreign process with all its descendants.
+//! Computes the CPU time and the memory of a foreign process with all its descendants.
 
 use std::fs;
 use std::path::Path;
@@ -27,14 +27,41 @@ pub(crate) fn check_supported() -> Result<()> {
 /// Children that were waited for count in ticks of 10 ms. The CPU time of a process that ended
 /// without being waited for is lost, as everywhere in the kernel.
 pub(crate) fn cpu_time_ns(process: u32) -> u64 {
-    let mut waiting = vec![process];
     let mut total_ns = 0;
+    visit(process, |process| {
+        total_ns += cpuclock::process_ns(process).unwrap_or(0) + reaped_ns(process).unwrap_or(0);
+    });
+    total_ns
+}
+
+/// Returns the memory of the process and its living descendants in bytes: the proportional set
+/// size, which divides shared pages among the processes that map them. The kernel's own memory,
+/// such as that of sockets, is not part of it. `None` if the kernel does not tell it, or if a
+/// process has ended.
+pub(crate) fn memory_bytes(process: u32) -> Option<u64> {
+    let mut total_bytes = Some(0);
+    visit(process, |process| {
+        let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok();
+        total_bytes = total_bytes.zip(text.and_then(|text| parse_pss(&text))).map(|(a, b)| a + b);
+    });
+    total_bytes
+}
+
+/// Calls a function with the process and each of its living descendants.
+fn visit(process: u32, mut action: impl FnMut(u32)) {
+    let mut waiting = vec![process];
     for _ in 0..MOST_PROCESSES {
         let Some(process) = waiting.pop() else { break };
-        total_ns += cpuclock::process_ns(process).unwrap_or(0) + reaped_ns(process).unwrap_or(0);
+        action(process);
         list_children(process, &mut waiting);
     }
-    total_ns
+}
+
+/// Returns the bytes of the line `Pss: 123 kB`.
+fn parse_pss(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 /// Returns the CPU time of the children that a process has waited for, including their own such
@@ -111,6 +138,30 @@ mod tests {
         assert!(reaped_ns > alone_ns / 4, "{reaped_ns} of {alone_ns}");
         let alive_ns = time_of(&format!("(:; (:; {BURN}; {STAY}); :); :"));
         assert!(alive_ns > alone_ns / 4, "{alive_ns} of {alone_ns}");
+    }
+
+    #[test]
+    fn memory_of_children_counts_and_that_of_a_process_that_is_gone_is_unknown() {
+        assert_eq!(
+            parse_pss("7f00-7f01 ---p\nRss:  9 kB\nPss:  \t 7 kB\nPss_Anon: 5 kB\n"),
+            Some(7168)
+        );
+        assert_eq!(parse_pss("Rss: 9 kB\n"), None);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 60 & echo done; wait"]).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let both = memory_bytes(child.id()).unwrap();
+        let [sleeping] = children(child.id())[..] else { panic!("one child") };
+        let alone = memory_bytes(sleeping).unwrap();
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_raw(sleeping as i32).unwrap(),
+            rustix::process::Signal::KILL,
+        );
+        child.wait().unwrap();
+        assert!(0 < alone && alone < both, "{alone} of {both}");
+        assert_eq!(memory_bytes(child.id()), None);
     }
 
     #[test]

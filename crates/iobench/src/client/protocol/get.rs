@@ -56,28 +56,33 @@ impl Protocol for Get {
     }
 
     fn feed(&mut self, answer: &mut Answer, (): (), bytes: &[u8]) -> Result<Fed, Complaint> {
-        let mut begun = 0;
-        if !answer.is_in_body() {
-            let Some((head, taken)) = answer.head(bytes, HEAD_END)? else {
-                return Ok(Fed { used: bytes.len(), complete: false });
-            };
-            let (length, asked) = (content_length(head)?, self.body_bytes);
-            if length != asked {
-                let what =
-                    format!("has Content-Length {length} where {asked} bytes were asked for");
-                return Err(Complaint(what));
-            }
-            begun = taken;
-            answer.begin_body();
-        }
-        let Fed { used, complete } = answer.body(&bytes[begun..], self.body_bytes, |_| &BODY)?;
-        Ok(Fed { used: begun + used, complete })
+        feed(answer, self.body_bytes, bytes)
     }
 
     /// Not called, because `intake` asks to see every byte.
     fn feed_unseen(&mut self, _answer: &mut Answer, count: usize) -> Fed {
         Fed { used: count, complete: false }
     }
+}
+
+/// Checks the bytes that have arrived of the answer to a request for `body_bytes`, up to its end.
+pub(crate) fn feed(answer: &mut Answer, body_bytes: u64, bytes: &[u8]) -> Result<Fed, Complaint> {
+    let mut begun = 0;
+    if !answer.is_in_body() {
+        let Some((head, taken)) = answer.head(bytes, HEAD_END)? else {
+            return Ok(Fed { used: bytes.len(), complete: false });
+        };
+        let length = content_length(head)?;
+        if length != body_bytes {
+            let what =
+                format!("has Content-Length {length} where {body_bytes} bytes were asked for");
+            return Err(Complaint(what));
+        }
+        begun = taken;
+        answer.begin_body();
+    }
+    let Fed { used, complete } = answer.body(&bytes[begun..], body_bytes, |_| &BODY)?;
+    Ok(Fed { used: begun + used, complete })
 }
 
 #[cfg(test)]

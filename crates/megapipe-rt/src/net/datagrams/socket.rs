@@ -17,23 +17,23 @@ use std::task::{Context, Poll, ready};
 /// internet, [`UnixDatagram`](crate::UnixDatagram) for UNIX sockets.
 ///
 /// All methods take `&self`: any number of tasks of the core may send and receive at the same time,
-/// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](DatagramSocket::recv_from) returns
-/// a buffer of the channel, the sending methods take one.
+/// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](DatagramSocket::recv_from)
+/// returns a buffer of the channel, the sending methods take one.
 ///
 /// # Receiving
 ///
 /// After the first call the socket receives without being asked, up to 256 KiB ahead (each datagram
 /// counts 256 bytes more). While more wait for a task, datagrams stay in the kernel's queue, and
-/// what does not fit there (`SO_RCVBUF`) is lost; a sender to a UNIX socket waits instead. A datagram
-/// is received whole unless it is longer than a buffer of
+/// what does not fit there (`SO_RCVBUF`) is lost; a sender to a UNIX socket waits instead. A
+/// datagram is received whole unless it is longer than a buffer of
 /// [`Config::large_buffers`](megapipe::Config::large_buffers); by default none of UDP is.
 ///
 /// # Sending
 ///
 /// A sending method waits only while more than the high-water mark of output
 /// ([`set_high_water`](DatagramSocket::set_high_water)) is not sent yet. It fails for what the
-/// channel refuses; what the kernel refuses later, for example with `ECONNREFUSED` or `EMSGSIZE`, is
-/// an error of [`flush`](DatagramSocket::flush) or [`take_error`](DatagramSocket::take_error).
+/// channel refuses; what the kernel refuses later, for example with `ECONNREFUSED` or `EMSGSIZE`,
+/// is an error of [`flush`](DatagramSocket::flush) or [`take_error`](DatagramSocket::take_error).
 /// Datagrams leave in the order of the calls.
 ///
 /// # Cancellation

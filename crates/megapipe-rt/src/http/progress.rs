@@ -1,0 +1,98 @@
+//! Tells whether hyper's HTTP/1 connection is idle, which hyper does not tell itself: it begins its
+//! timer for a request's header when all of the answer before is in its buffer, and drops it when
+//! the header is complete.
+
+use crate::hyper::Timer;
+use crate::time::{Sleep, sleep_until};
+use hyper::rt;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// What a connection did when it was polled last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// It waits for a request, of which nothing was read.
+    awaits_request: bool,
+    /// The stream has taken everything that was written.
+    is_flushed: bool,
+}
+
+thread_local! {
+    /// The progress of the connection that is being polled.
+    static CURRENT: Cell<Progress> = const { Cell::new(Progress::NEW) };
+}
+
+impl Progress {
+    pub(super) const NEW: Progress = Progress { awaits_request: false, is_flushed: true };
+
+    /// Returns whether there is no request, no part of one, and no part of an answer.
+    pub(super) fn is_idle(self) -> bool {
+        self.awaits_request && self.is_flushed
+    }
+
+    /// Polls the connection and notes what it does.
+    pub(super) fn watch<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        // Another connection may be polled within a handler of this one.
+        let outer = CURRENT.replace(*self);
+        let polled = poll();
+        *self = CURRENT.replace(outer);
+        polled
+    }
+}
+
+fn change(change: impl FnOnce(&mut Progress)) {
+    let mut progress = CURRENT.get();
+    change(&mut progress);
+    CURRENT.set(progress);
+}
+
+/// Notes that bytes, or the end of the stream, were read.
+pub(super) fn note_read() {
+    change(|progress| progress.awaits_request = false);
+}
+
+pub(super) fn note_flushed(is_flushed: bool) {
+    change(|progress| progress.is_flushed = is_flushed);
+}
+
+/// hyper's timer for headers.
+pub(super) struct HeaderTimer;
+
+impl rt::Timer for HeaderTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        Timer.sleep(duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
+        change(|progress| progress.awaits_request = true);
+        Box::pin(HeaderSleep(sleep_until(deadline)))
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, deadline: Instant) {
+        *sleep = self.sleep_until(deadline);
+        // The drop of the former one has noted the contrary.
+        change(|progress| progress.awaits_request = true);
+    }
+}
+
+/// Lives while hyper waits for a header.
+struct HeaderSleep(Sleep);
+
+impl rt::Sleep for HeaderSleep {}
+
+impl Future for HeaderSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Drop for HeaderSleep {
+    fn drop(&mut self) {
+        note_read();
+    }
+}
