@@ -268,7 +268,8 @@ suite! {
         the_limit_on_handles,
         the_limit_on_requests,
         an_accept_at_the_limit_on_requests,
-        what_cannot_be_registered_comes_back;
+        what_cannot_be_registered_comes_back,
+        handles_are_those_registered_and_not_closed;
     lifecycle:
         dispatch_returns_in_time,
         a_signal_handler_ends_a_wait,
