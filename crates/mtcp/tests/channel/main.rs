@@ -4,6 +4,11 @@
 #[path = "../../../megapipe/tests/common/mod.rs"]
 mod common;
 
+/// Shared parts of the runtime's own tests.
+#[path = "../../../megapipe-rt/tests/common/mod.rs"]
+mod runtime_parts;
+
+mod cancellation;
 mod different;
 mod runtime;
 mod test_addresses;
