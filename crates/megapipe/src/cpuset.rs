@@ -1,6 +1,7 @@
 //! Implements sets of CPU numbers from 0 to 1,023.
 
 use std::fmt;
+use std::io;
 
 /// A set of CPU numbers in 0..1024, such as a channel's claim of CPUs.
 ///
@@ -66,6 +67,32 @@ impl CpuSet {
         (0..CpuSet::CAPACITY).filter(|cpu| self.contains(*cpu))
     }
 
+    /// Binds the calling thread, and threads that it starts later, to the CPUs of the set, as
+    /// sched_setaffinity(2) does. CPUs of the set that the thread may not use are left out.
+    ///
+    /// ```
+    /// use megapipe::CpuSet;
+    /// let here = CpuSet::of_current_thread()?.iter().next().expect("the CPU that it runs on");
+    /// CpuSet::one(here).pin_current_thread()?;
+    /// assert_eq!(CpuSet::of_current_thread()?, CpuSet::one(here));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` if the thread may use no CPU of the set, as with the empty set; the thread then
+    /// keeps its CPUs. A sandbox may refuse the system call with another error.
+    pub fn pin_current_thread(&self) -> io::Result<()> {
+        sys::cpus::restrict_to(&sys::cpus::set_of(&self.iter().collect::<Vec<_>>()))
+    }
+
+    /// Returns the CPUs that the calling thread may use; see sched_getaffinity(2).
+    ///
+    /// # Errors
+    /// `EINVAL` on a machine with more than 1,024 CPUs.
+    pub fn of_current_thread() -> io::Result<CpuSet> {
+        Ok(sys::cpus::allowed()?.into_iter().collect())
+    }
+
     fn combine(&self, other: &CpuSet, operation: impl Fn(u64, u64) -> u64) -> CpuSet {
         let mut words = self.words;
         for (word, with) in words.iter_mut().zip(other.words) {
@@ -98,5 +125,29 @@ impl fmt::Display for CpuSet {
 impl fmt::Debug for CpuSet {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "CpuSet({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_runs_on_the_cpus_that_it_is_pinned_to() {
+        let allowed = CpuSet::of_current_thread().unwrap();
+        for cpu in allowed.iter() {
+            std::thread::spawn(move || {
+                let wider: CpuSet = [cpu, CpuSet::CAPACITY - 1].into_iter().collect();
+                wider.pin_current_thread().unwrap();
+                assert!(CpuSet::of_current_thread().unwrap().contains(cpu));
+                CpuSet::one(cpu).pin_current_thread().unwrap();
+                assert_eq!(CpuSet::of_current_thread().unwrap(), CpuSet::one(cpu));
+            })
+            .join()
+            .unwrap();
+        }
+        let error = CpuSet::empty().pin_current_thread().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(CpuSet::of_current_thread().unwrap(), allowed);
     }
 }

@@ -19,4 +19,5 @@ conformance!(
     the_limit_on_requests,
     an_accept_at_the_limit_on_requests,
     what_cannot_be_registered_comes_back,
+    handles_are_those_registered_and_not_closed,
 );

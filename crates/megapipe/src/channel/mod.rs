@@ -306,6 +306,31 @@ impl<C> Channel<C> {
         self.engine.numbered(index, generation)
     }
 
+    /// Iterates over the registered handles, in ascending order of [`Handle::index`]. Because an
+    /// index is reused, that is not the order of registration.
+    ///
+    /// A handle that [`Channel::close`] or [`Channel::abort`] has taken is not among them, although
+    /// its [`Event::Close`](crate::Event::Close) may still come and it counts for
+    /// [`Config::max_handles`] until then. Makes no system call; takes time in proportion to the
+    /// largest number of handles that the channel has had. In a forked child there are none.
+    ///
+    /// ```
+    /// use megapipe::Channel;
+    /// let mut channel = Channel::new()?;
+    /// let (a, b) = std::os::unix::net::UnixStream::pair()?;
+    /// let registered = [channel.register(a, "a")?, channel.register(b, "b")?];
+    /// assert!(channel.handles().eq(registered));
+    /// // Ends every connection.
+    /// for handle in channel.handles().collect::<Vec<_>>() {
+    ///     channel.close(handle)?;
+    /// }
+    /// assert_eq!(channel.handles().count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
+        self.engine.handles()
+    }
+
     /// Returns the kind of a handle's source.
     pub fn kind(&self, handle: Handle) -> Result<Kind> {
         Ok(self.engine.member(self.engine.key(handle)?)?.kind)

@@ -130,6 +130,11 @@ impl Engine {
         member.ok_or(Error::UnknownHandle)
     }
 
+    /// Iterates over the handles of the members that are not leaving, in index order.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
+        self.members.keys().filter(|key| self.member(*key).is_ok()).map(|key| self.handle(key))
+    }
+
     /// Registers a source. On failure returns it, unless it belongs to another channel.
     pub(crate) fn register(&mut self, source: Source) -> Result<Key, (Error, Option<Source>)> {
         let kind = match self.admit(&source) {

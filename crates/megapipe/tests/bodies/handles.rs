@@ -9,6 +9,9 @@ use megapipe::{
     Accept, Buffer, Channel, Config, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
     Source, Timer,
 };
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
@@ -256,4 +259,132 @@ pub(crate) fn what_cannot_be_registered_comes_back(driver: DriverChoice) {
     let socket: Source = rejected.buffer.unwrap().into_descriptor().unwrap_err();
     drop(rig.unregister(other).unwrap());
     rig.register_or_return(socket, 0).unwrap();
+}
+
+/// A step of the model of [`Channel::handles`]; numbers choose one of the handles.
+#[derive(Clone, Debug)]
+enum Step {
+    Register,
+    /// Queues more output than the socket takes, so that a close has to wait.
+    Fill(usize),
+    Close(usize),
+    Abort(usize),
+    /// Aborts a handle that is being closed.
+    AbortClosing(usize),
+    Unregister(usize),
+    Dispatch,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => Just(Step::Register),
+        2 => any::<usize>().prop_map(Step::Fill),
+        2 => any::<usize>().prop_map(Step::Close),
+        1 => any::<usize>().prop_map(Step::Abort),
+        1 => any::<usize>().prop_map(Step::AbortClosing),
+        2 => any::<usize>().prop_map(Step::Unregister),
+        3 => Just(Step::Dispatch),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// The handles that the channel should have, by index, and those that are being closed.
+struct Registry {
+    rig: Rig,
+    present: BTreeMap<u32, Handle>,
+    closing: Vec<Handle>,
+    /// The other ends, which read nothing.
+    peers: Vec<UnixStream>,
+}
+
+impl Registry {
+    /// Begins with connections of the driver under test.
+    fn new(driver: DriverChoice) -> (Registry, Vec<TcpStream>) {
+        let config = Config { max_handles: 16, ..Config::default() };
+        let mut rig = Rig::with(driver, config);
+        let (clients, handles): (Vec<_>, Vec<_>) = (0..2).map(|_| rig.tcp_pair()).unzip();
+        let present = handles.into_iter().map(|handle| (handle.index(), handle)).collect();
+        (Registry { rig, present, closing: Vec::new(), peers: Vec::new() }, clients)
+    }
+
+    fn choose(&self, number: usize) -> Option<Handle> {
+        self.present.values().nth(number % self.present.len().max(1)).copied()
+    }
+
+    fn take(&mut self, number: usize) -> Option<Handle> {
+        self.choose(number).and_then(|handle| self.present.remove(&handle.index()))
+    }
+
+    fn execute(&mut self, step: &Step) {
+        match *step {
+            Step::Register => self.register(),
+            Step::Fill(number) => {
+                if let Some(handle) = self.choose(number) {
+                    self.rig.write(handle, vec![1; 1 << 20]).unwrap();
+                }
+            }
+            Step::Close(number) => {
+                if let Some(handle) = self.take(number) {
+                    self.rig.close(handle).unwrap();
+                    self.closing.push(handle);
+                }
+            }
+            Step::Abort(number) => {
+                if let Some(handle) = self.take(number) {
+                    self.rig.abort(handle).unwrap();
+                    self.closing.push(handle);
+                }
+            }
+            Step::AbortClosing(number) => {
+                if !self.closing.is_empty() {
+                    self.rig.abort(self.closing[number % self.closing.len()]).unwrap();
+                }
+            }
+            Step::Unregister(number) => {
+                if let Some(handle) = self.take(number) {
+                    drop(self.rig.unregister(handle).unwrap());
+                }
+            }
+            Step::Dispatch => self.dispatch(),
+        }
+        let found: Vec<Handle> = self.rig.handles().collect();
+        assert!(found.iter().eq(self.present.values()), "{found:?}, not {:?}", self.present);
+    }
+
+    fn register(&mut self) {
+        let (ours, theirs) = silent();
+        match self.rig.channel.register(theirs, 0) {
+            Ok(handle) => {
+                self.peers.push(ours);
+                assert!(self.present.insert(handle.index(), handle).is_none());
+            }
+            Err(Error::TooManyHandles { limit: 16 }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(done) = self.rig.dispatch(Duration::ZERO).unwrap() {
+            if matches!(done.event, Event::Close(_)) {
+                self.closing.retain(|handle| *handle != done.handle);
+            }
+        }
+    }
+}
+
+pub(crate) fn handles_are_those_registered_and_not_closed(driver: DriverChoice) {
+    let config = ProptestConfig { cases: 50, failure_persistence: None, ..Default::default() };
+    let result = TestRunner::new(config).run(&steps(), |steps| {
+        let (mut registry, _clients) = Registry::new(driver);
+        steps.iter().for_each(|step| registry.execute(step));
+        // Ends what waits for its output, which would delay the end of the channel.
+        for handle in registry.closing.drain(..) {
+            // It may have ended: its completion is not dispatched yet.
+            let _ = registry.rig.abort(handle);
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
 }

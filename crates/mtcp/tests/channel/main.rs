@@ -4,6 +4,11 @@
 #[path = "../../../megapipe/tests/common/mod.rs"]
 mod common;
 
+/// Shared parts of the runtime's own tests.
+#[path = "../../../megapipe-rt/tests/common/mod.rs"]
+mod runtime_parts;
+
+mod cancellation;
 mod different;
 mod runtime;
 mod test_addresses;
@@ -268,7 +273,8 @@ suite! {
         the_limit_on_handles,
         the_limit_on_requests,
         an_accept_at_the_limit_on_requests,
-        what_cannot_be_registered_comes_back;
+        what_cannot_be_registered_comes_back,
+        handles_are_those_registered_and_not_closed;
     lifecycle:
         dispatch_returns_in_time,
         a_signal_handler_ends_a_wait,

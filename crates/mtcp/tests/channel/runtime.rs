@@ -1,16 +1,17 @@
 //! Tests the async runtime `megapipe-rt` over the stack: its cores' channels choose the driver by
 //! their settings, and the runtime knows nothing of the stack.
 
-use crate::common::TIME_LIMIT;
-use crate::test_addresses::{KERNEL, STACK, start};
+pub(crate) use crate::runtime_parts::{on_thread, within};
+use crate::test_addresses::{KERNEL, STACK, start_with_reports};
 use megapipe::DriverChoice;
 use megapipe_rt::{
-    Bound, Builder, Runtime, TcpListener, TcpStream, http, sleep, spawn_local, spawn_on, timeout,
+    Bound, Builder, Runtime, TcpListener, TcpStream, http, sleep, spawn_local, spawn_on,
 };
 use mtcp::config::Mode;
 use mtcp::driver::Engines;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as Listener, TcpStream as Peer};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ macro_rules! in_both_modes {
         }
     };
 }
+pub(crate) use in_both_modes;
 
 in_both_modes!(
     messages_timers_and_wakers_work_at_once,
@@ -50,7 +52,18 @@ in_both_modes!(
 );
 
 /// Runs a test in a namespace of its own, with a stack that has this number of cores.
-fn over_stack(mode: Mode, cores: u16, test: impl FnOnce(Builder) + Send) {
+fn over_default_channels(mode: Mode, cores: u16, test: impl FnOnce(Builder) + Send) {
+    over_stack(mode, cores, None, |builder, config| test(builder.channel_config(config)));
+}
+
+/// Like `over_default_channels`, with a runtime whose channels have settings of the test's, and a
+/// stack that gives reports at a path.
+pub(crate) fn over_stack(
+    mode: Mode,
+    cores: u16,
+    reports: Option<&Path>,
+    test: impl FnOnce(Builder, megapipe::Config) + Send,
+) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !megapipe::driver_api::installed().contains(&SHARED) {
@@ -62,32 +75,19 @@ fn over_stack(mode: Mode, cores: u16, test: impl FnOnce(Builder) + Send) {
     }
     let namespace = Namespace::new();
     namespace.run(|| {
-        *engines() = Some(Engines::new(start(&namespace, mode, cores)));
+        *engines() = Some(Engines::new(start_with_reports(&namespace, mode, cores, reports)));
         let config = megapipe::Config {
             driver: DriverChoice::Installed(SHARED),
             ..megapipe::Config::default()
         };
         let builder = Runtime::builder().cores(cores.into()).pinned(false);
-        test(builder.channel_config(config));
+        test(builder, config);
         *engines() = None;
     });
 }
 
 fn engines() -> MutexGuard<'static, Option<Engines>> {
     ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn within<F: Future>(runtime: &Runtime, future: F) -> F::Output {
-    runtime.block_on(timeout(TIME_LIMIT, future)).expect("an end in time")
-}
-
-/// Runs blocking code on a thread of the same namespace, and the runtime meanwhile.
-async fn on_thread<T: Send + 'static>(code: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(code);
-    while !thread.is_finished() {
-        sleep(Duration::from_millis(1)).await;
-    }
-    thread.join().unwrap()
 }
 
 async fn serve_echo(mut listener: TcpListener) -> io::Result<()> {
@@ -105,7 +105,7 @@ async fn serve_echo(mut listener: TcpListener) -> io::Result<()> {
     }
 }
 
-fn listen() -> (Bound, SocketAddr) {
+pub(crate) fn listen() -> (Bound, SocketAddr) {
     let bound = Bound::tcp("0.0.0.0:0").unwrap();
     let port = bound.local_addr().unwrap().port();
     (bound, SocketAddr::new(STACK[0], port))
@@ -127,7 +127,7 @@ fn exchange(address: SocketAddr, bytes: usize) {
 }
 
 fn messages_timers_and_wakers_work_at_once(mode: Mode) {
-    over_stack(mode, 1, |builder| {
+    over_default_channels(mode, 1, |builder| {
         let runtime = builder.build().unwrap();
         let handle = runtime.handle().clone();
         within(&runtime, async {
@@ -160,7 +160,7 @@ fn messages_timers_and_wakers_work_at_once(mode: Mode) {
 fn each_core_accepts_its_connections(mode: Mode) {
     const CORES: u16 = 3;
     const CLIENTS: usize = 60;
-    over_stack(mode, CORES, |builder| {
+    over_default_channels(mode, CORES, |builder| {
         let runtime = builder.build().unwrap();
         within(&runtime, async {
             let (bound, address) = listen();
@@ -207,7 +207,7 @@ fn each_core_accepts_its_connections(mode: Mode) {
 /// The kernel of the namespace does not have the address, so the socket is bound to it by
 /// IP_FREEBIND.
 fn an_address_of_the_stack_alone_is_listened_on(mode: Mode) {
-    over_stack(mode, 1, |builder| {
+    over_default_channels(mode, 1, |builder| {
         let runtime = builder.build().unwrap();
         within(&runtime, async {
             let address = SocketAddr::new(STACK[0], 7000);
@@ -225,7 +225,7 @@ fn an_address_of_the_stack_alone_is_listened_on(mode: Mode) {
 }
 
 fn a_client_connects_through_the_stack(mode: Mode) {
-    over_stack(mode, 1, |builder| {
+    over_default_channels(mode, 1, |builder| {
         let runtime = builder.build().unwrap();
         within(&runtime, async {
             let listener = Listener::bind((KERNEL[0], 0)).unwrap();
@@ -258,7 +258,7 @@ fn a_client_connects_through_the_stack(mode: Mode) {
 fn axum_serves_http(mode: Mode) {
     use axum::{Router, body::Bytes, extract::DefaultBodyLimit, routing::get, routing::post};
     const BODY: usize = 1_000_000;
-    over_stack(mode, 1, |builder| {
+    over_default_channels(mode, 1, |builder| {
         let runtime = builder.build().unwrap();
         within(&runtime, async {
             let app = Router::new()
@@ -291,7 +291,7 @@ fn axum_serves_http(mode: Mode) {
 }
 
 fn a_shutdown_ends_the_connections(mode: Mode) {
-    over_stack(mode, 1, |builder| {
+    over_default_channels(mode, 1, |builder| {
         let runtime = builder.build().unwrap();
         let mut peer = within(&runtime, async {
             let (bound, address) = listen();

@@ -11,6 +11,7 @@ use mtcp::driver::{Engines, NAME};
 use mtcp::{Config, Mtcp};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Once;
 use testkit::Namespace;
 
@@ -72,6 +73,16 @@ pub(crate) fn channel() -> Result<Channel<u64>, megapipe::Error> {
 
 /// Starts a stack with this number of cores on a TAP device in the namespace.
 pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
+    start_with_reports(namespace, mode, cores, None)
+}
+
+/// Like [`start`], with reports at the path, if there is one.
+pub(crate) fn start_with_reports(
+    namespace: &Namespace,
+    mode: Mode,
+    cores: u16,
+    reports: Option<&Path>,
+) -> Mtcp {
     // A neighbour's answer arrives at one queue, and so at one of several cores; several cores use
     // a device without neighbours.
     let link = if cores > 1 { Link::Ip } else { Link::Ethernet };
@@ -87,6 +98,7 @@ pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
         grace: std::time::Duration::from_millis(20),
         ..Config::default()
     };
+    config.stat.socket = reports.map(Path::to_owned);
     config.engine.mode = mode;
     config.engine.cores = cores;
     let devices = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>);

@@ -57,11 +57,6 @@ impl Deadlines {
         self.0.pop().map(|Reverse(entry)| (entry.at, entry.session))
     }
 
-    /// Takes all entries.
-    pub(super) fn drain(&mut self) -> Vec<Handle> {
-        self.0.drain().map(|Reverse(entry)| entry.session).collect()
-    }
-
     /// Removes the entries of sessions that are gone, once they are the majority. The amortised
     /// time per added entry is constant.
     pub(super) fn tidy(&mut self, sessions: usize, is_valid: impl Fn(Instant, Handle) -> bool) {

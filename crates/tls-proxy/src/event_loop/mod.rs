@@ -317,8 +317,8 @@ impl<'a> Core<'a> {
             self.stop_listening();
         }
         if order == Order::Stop {
-            for client in self.deadlines.drain() {
-                self.cut(client);
+            for handle in self.channel.handles().collect::<Vec<_>>() {
+                self.cut(handle);
             }
         }
         self.order = order;
