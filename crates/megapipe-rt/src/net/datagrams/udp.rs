@@ -54,7 +54,7 @@ impl UdpSocket {
     }
 
     /// Submits a datagram to an address. The buffer is a `Vec<u8>`, `&'static [u8]`, `Arc<[u8]>`,
-    /// or a [`Datagram`] that arrived; none of them is copied.
+    /// or a [`Datagram`](crate::Datagram) that arrived; none of them is copied.
     pub async fn send_to(&self, buffer: impl Into<Buffer>, address: SocketAddr) -> io::Result<()> {
         let buffer = buffer.into();
         let bytes = buffer.len();
@@ -64,19 +64,20 @@ impl UdpSocket {
         .await
     }
 
-    /// Makes datagrams have [`Datagram::packet_info`], as
+    /// Makes datagrams have [`Datagram::packet_info`](crate::Datagram::packet_info), as
     /// [`megapipe::Channel::enable_packet_info`] describes. Those that have arrived already do not.
     pub fn enable_packet_info(&self) -> io::Result<()> {
         self.enable(CoreChannel::enable_packet_info)
     }
 
-    /// Makes datagrams have [`Datagram::ecn`], as [`megapipe::Channel::enable_ecn`] describes.
+    /// Makes datagrams have [`Datagram::ecn`](crate::Datagram::ecn), as
+    /// [`megapipe::Channel::enable_ecn`] describes.
     pub fn enable_ecn(&self) -> io::Result<()> {
         self.enable(CoreChannel::enable_ecn)
     }
 
     /// Lets the kernel join datagrams that arrive together, as [`megapipe::Channel::enable_gro`]
-    /// describes; see [`Datagram::segments`].
+    /// describes; see [`Datagram::segments`](crate::Datagram::segments).
     pub fn enable_gro(&self) -> io::Result<()> {
         self.enable(CoreChannel::enable_gro)
     }

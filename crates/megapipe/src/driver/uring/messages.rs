@@ -3,7 +3,7 @@
 //! io_uring repeats a send that would block once there is room. For messages that is wrong: a UNIX
 //! socket copies a message before it looks at the queue of the receiver, and a large datagram of
 //! UDP is copied fragment by fragment. After such an attempt the kernel takes the bytes as sent,
-//! and the repeated send is empty or lacks its beginning (Linux 6.1 to 6.18). Streams are not
+//! and the repeated send is empty or lacks its beginning (seen on Linux 6.18). Streams are not
 //! affected, because they look for room first.
 //!
 //! So these sends do not wait (`MSG_DONTWAIT`). After `EAGAIN` the driver polls the socket for room
