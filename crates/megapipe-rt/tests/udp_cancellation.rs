@@ -6,13 +6,12 @@
 
 mod common;
 
-use common::{TIME_LIMIT, within};
+use common::{TIME_LIMIT, limited, within};
 use megapipe::{BufferClass, Config, DriverChoice, Message};
 use megapipe_rt::{Runtime, UdpSocket, yield_now};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -43,40 +42,6 @@ fn plain() -> (std::net::UdpSocket, SocketAddr) {
 fn open_descriptors() -> usize {
     // The directory itself is one of them, each time.
     std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// Polls a future at most `polls` times and then drops it.
-async fn limited<F: Future>(polls: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// Repeats an operation whose futures are dropped after 1, 2, … polls until one is complete.
-macro_rules! repeated {
-    ($steps:ident, $operation:expr) => {{
-        let mut polls = 1;
-        loop {
-            if let Some(done) = limited(polls, $operation).await {
-                break done;
-            }
-            $steps += 1;
-            polls = polls % 3 + 1;
-            // The request goes on meanwhile.
-            yield_now().await;
-        }
-    }};
 }
 
 fn dropped_futures_lose_and_repeat_no_datagram(driver: DriverChoice) {

@@ -416,8 +416,9 @@ impl Core {
         }
         let mut gathered = self.gathered.take();
         gathered.retain(|(handle, sink)| !sink.submit_gathered(self, *handle));
-        // Nothing was added meanwhile but by wakers, which are foreign code.
-        self.gathered.borrow_mut().append(&mut gathered);
+        // The list keeps its memory. Wakers, which are foreign code, may have added to it.
+        let added = self.gathered.replace(gathered);
+        self.gathered.borrow_mut().extend(added);
     }
 
     fn now_ns(&self) -> u64 {

@@ -142,22 +142,6 @@ async fn drain<T>(listener: &mut TcpListener, client: &thread::JoinHandle<T>) {
     }
 }
 
-/// Repeats an operation whose futures are dropped after 1, 2, … polls until one is complete.
-macro_rules! repeated {
-    ($steps:ident, $operation:expr) => {{
-        let mut polls = 1;
-        loop {
-            if let Some(done) = limited(polls, $operation).await {
-                break done;
-            }
-            $steps += 1;
-            polls = polls % 3 + 1;
-            // The request goes on meanwhile.
-            yield_now().await;
-        }
-    }};
-}
-
 /// Echoes ten clients by operations whose futures are dropped and repeated; no byte may be lost.
 /// Returns the number of dropped futures.
 pub(crate) async fn drop_and_repeat(listener: &mut TcpListener, address: SocketAddr) -> usize {
@@ -176,14 +160,14 @@ pub(crate) async fn drop_and_repeat(listener: &mut TcpListener, address: SocketA
             sender.join().unwrap();
             echoed
         });
-        let mut stream = repeated!(steps, listener.accept()).unwrap();
+        let mut stream = crate::repeated!(steps, listener.accept()).unwrap();
         stream.set_high_water(3000);
-        while let Some(message) = repeated!(steps, stream.read()).unwrap() {
+        while let Some(message) = crate::repeated!(steps, stream.read()).unwrap() {
             // A write that is dropped has written nothing, so it is repeated with a copy.
-            repeated!(steps, stream.write(message.to_vec())).unwrap();
+            crate::repeated!(steps, stream.write(message.to_vec())).unwrap();
         }
-        repeated!(steps, stream.flush()).unwrap();
-        repeated!(steps, stream.shutdown()).unwrap();
+        crate::repeated!(steps, stream.flush()).unwrap();
+        crate::repeated!(steps, stream.shutdown()).unwrap();
         while !peer.is_finished() {
             megapipe_rt::sleep(Duration::from_millis(1)).await;
         }

@@ -32,6 +32,23 @@ macro_rules! on_both_drivers {
     };
 }
 
+/// Repeats an operation whose futures are dropped after 1, 2, … polls until one is complete.
+#[macro_export]
+macro_rules! repeated {
+    ($steps:ident, $operation:expr) => {{
+        let mut polls = 1;
+        loop {
+            if let Some(done) = limited(polls, $operation).await {
+                break done;
+            }
+            $steps += 1;
+            polls = polls % 3 + 1;
+            // The request goes on meanwhile.
+            yield_now().await;
+        }
+    }};
+}
+
 pub fn builder(driver: DriverChoice, cores: usize) -> Builder {
     let config = Config { driver, ..Config::default() };
     Runtime::builder().cores(cores).pinned(false).channel_config(config)

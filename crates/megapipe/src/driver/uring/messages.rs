@@ -25,8 +25,17 @@ const PAUSE_DOUBLINGS: u32 = 5;
 pub(super) struct MessageSends {
     /// By the index in their tags.
     sends: Vec<Option<Send>>,
-    /// The tags of those that are to be submitted again, and when.
-    paused: Vec<(Instant, u64)>,
+    /// Those that are not in the kernel.
+    paused: Vec<Paused>,
+}
+
+/// A send for which something is to be submitted.
+#[derive(Clone, Copy, Debug)]
+struct Paused {
+    due: Instant,
+    tag: u64,
+    /// Whether the socket is polled for room; otherwise the send is repeated.
+    polls: bool,
 }
 
 #[derive(Debug)]
@@ -35,15 +44,9 @@ struct Send {
     operation: Operation,
     /// How often the socket had no room.
     refusals: u32,
+    /// Whether the kernel polls for room; otherwise it has the send.
     polls: bool,
     cancelled: bool,
-}
-
-/// What has to be submitted for a send that goes on.
-#[derive(Debug)]
-pub(super) enum Next {
-    PollForRoom(Object),
-    Send(Object, Operation),
 }
 
 /// Returns whether the driver repeats this operation on a socket of messages.
@@ -55,13 +58,7 @@ pub(super) fn is_send(tag: u64, operation: &Operation) -> bool {
 impl UringDriver {
     /// Submits the sends that are due, and the polls that come before them.
     pub(super) fn submit_due_messages(&mut self) {
-        while let Some((tag, next)) = self.messages.next_due() {
-            let (object, operation) = match next {
-                Next::Send(object, operation) => (object, operation),
-                Next::PollForRoom(object) => {
-                    (object, Operation::Poll { events: libc::POLLOUT as u32, repeat: false })
-                }
-            };
+        while let Some((tag, object, operation)) = self.messages.next_due() {
             let entry = self.entry(object, operation).user_data(tag);
             // SAFETY: the send has not had its outcome, so its memory is valid.
             if unsafe { self.push(&entry) }.is_err() {
@@ -99,47 +96,44 @@ impl MessageSends {
             *slot = None;
             return Some(if interrupted { -libc::ECANCELED } else { result });
         }
-        let mut due = Instant::now();
+        let mut paused = Paused { due: Instant::now(), tag, polls: false };
         if refused {
             send.refusals += 1;
-            if let Some(doublings) = send.refusals.checked_sub(2) {
-                due += FIRST_PAUSE * (1 << doublings.min(PAUSE_DOUBLINGS));
+            match send.refusals.checked_sub(2) {
+                None => paused.polls = true,
+                Some(pauses) => paused.due += FIRST_PAUSE * (1 << pauses.min(PAUSE_DOUBLINGS)),
             }
         }
-        self.paused.push((due, tag));
+        self.paused.push(paused);
         None
     }
 
-    /// Returns the next send that is due, with what has to be submitted.
-    pub(super) fn next_due(&mut self) -> Option<(u64, Next)> {
+    /// Returns the tag and object of the next send that is due, with the operation to submit: the
+    /// send, or the poll before it.
+    fn next_due(&mut self) -> Option<(u64, Object, Operation)> {
         if self.paused.is_empty() {
             return None;
         }
         let now = Instant::now();
-        let at = self.paused.iter().position(|(due, _)| *due <= now)?;
-        let (_, tag) = self.paused.swap_remove(at);
+        let at = self.paused.iter().position(|paused| paused.due <= now)?;
+        let Paused { tag, polls, .. } = self.paused.swap_remove(at);
         let send = self.get(tag)?.as_mut()?;
-        send.polls = send.refusals == 1 && !send.polls;
-        Some((
-            tag,
-            match send.polls {
-                true => Next::PollForRoom(send.object),
-                false => Next::Send(send.object, send.operation),
-            },
-        ))
+        send.polls = polls;
+        let poll = Operation::Poll { events: libc::POLLOUT as u32, repeat: false };
+        Some((tag, send.object, if polls { poll } else { send.operation }))
     }
 
     /// Returns a send to those that are due, because the submission queue was full.
-    pub(super) fn return_due(&mut self, tag: u64) {
+    fn return_due(&mut self, tag: u64) {
         if let Some(Some(send)) = self.get(tag) {
-            send.polls = send.refusals == 1 && !send.polls;
-            self.paused.push((Instant::now(), tag));
+            let polls = send.polls;
+            self.paused.push(Paused { due: Instant::now(), tag, polls });
         }
     }
 
     /// Returns when the next send is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.paused.iter().map(|(due, _)| *due).min()
+        self.paused.iter().map(|paused| paused.due).min()
     }
 
     /// Makes a send end with its next completion. Returns true if there is none to come: the send
@@ -149,7 +143,7 @@ impl MessageSends {
         if let Some(send) = slot {
             send.cancelled = true;
         }
-        let Some(at) = self.paused.iter().position(|(_, paused)| *paused == tag) else {
+        let Some(at) = self.paused.iter().position(|paused| paused.tag == tag) else {
             return false;
         };
         self.paused.swap_remove(at);
