@@ -58,6 +58,30 @@ pub(crate) trait Sink {
     fn submit_gathered(&self, _: &Core, _: Handle) -> bool {
         true
     }
+
+    /// Ends the writing direction that [`Core::end_output`] has announced. Returns false if the
+    /// channel is full and the call has to be repeated.
+    fn submit_shutdown(&self, _: &Core, _: Handle) -> bool {
+        true
+    }
+}
+
+/// Handles whose sinks have announced something to submit.
+#[derive(Default)]
+struct Announced(RefCell<Vec<Handle>>);
+
+impl Announced {
+    /// Keeps those for which `submit` returns false. A handle that has ended has no sink any more.
+    fn submit(&self, core: &Core, submit: impl Fn(&dyn Sink, Handle) -> bool) {
+        if self.0.borrow().is_empty() {
+            return;
+        }
+        let mut announced = self.0.take();
+        announced.retain(|handle| !core.sink(*handle).is_none_or(|sink| submit(&*sink, *handle)));
+        // The list keeps its memory. Wakers, which are foreign code, may have added to it.
+        let added = self.0.replace(announced);
+        self.0.borrow_mut().extend(added);
+    }
 }
 
 /// A core's channel.
@@ -94,7 +118,9 @@ pub(crate) struct Core {
     pub(crate) spare: SpareVectors,
     pub(crate) meter: Meter,
     /// The handles whose sinks have output to submit.
-    gathered: RefCell<Vec<(Handle, Rc<dyn Sink>)>>,
+    gathered: Announced,
+    /// The handles whose writing direction ends with the turn.
+    ending: Announced,
     /// `None` after the end of the runtime.
     channel: RefCell<Option<CoreChannel>>,
     ready: RefCell<VecDeque<TaskKey>>,
@@ -134,7 +160,8 @@ impl Core {
             stop: Stop::default(),
             spare: SpareVectors::default(),
             meter: Meter::new(),
-            gathered: RefCell::default(),
+            gathered: Announced::default(),
+            ending: Announced::default(),
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),
@@ -304,6 +331,7 @@ impl Core {
                 self.submit_gathered();
                 if let Poll::Ready(output) = polled {
                     self.root.replace(None);
+                    self.submit_shutdowns();
                     return output;
                 }
             }
@@ -374,6 +402,7 @@ impl Core {
 
     /// Takes completions from the channel; sleeps if no task is ready.
     fn wait(&self, completions: &mut Vec<Completion>) {
+        self.submit_shutdowns();
         let limit = if !self.ready.borrow().is_empty() || !self.remote.inbox.lie_down() {
             Some(Duration::ZERO)
         } else {
@@ -395,9 +424,7 @@ impl Core {
             panic!("the runtime cannot wait for completions: {error}");
         }
         for Completion { handle, more, event } in completions.drain(..) {
-            // The cookie is gone if an earlier completion has closed the handle.
-            let sink = self.with_channel(|channel| Ok(channel.cookie(handle).cloned()));
-            if let Ok(Some(sink)) = sink {
+            if let Some(sink) = self.sink(handle) {
                 sink.complete(self, handle, event, more);
             }
         }
@@ -405,20 +432,29 @@ impl Core {
         self.submit_gathered();
     }
 
+    /// Returns the sink of a handle; `None` after its end.
+    fn sink(&self, handle: Handle) -> Option<Rc<dyn Sink>> {
+        self.with_channel(|channel| Ok(channel.cookie(handle).cloned())).ok().flatten()
+    }
+
     /// Announces that a handle's sink has output to submit when the running poll has ended.
-    pub(crate) fn gather(&self, handle: Handle, sink: Rc<dyn Sink>) {
-        self.gathered.borrow_mut().push((handle, sink));
+    pub(crate) fn gather(&self, handle: Handle) {
+        self.gathered.0.borrow_mut().push(handle);
     }
 
     fn submit_gathered(&self) {
-        if self.gathered.borrow().is_empty() {
-            return;
-        }
-        let mut gathered = self.gathered.take();
-        gathered.retain(|(handle, sink)| !sink.submit_gathered(self, *handle));
-        // The list keeps its memory. Wakers, which are foreign code, may have added to it.
-        let added = self.gathered.replace(gathered);
-        self.gathered.borrow_mut().extend(added);
+        self.gathered.submit(self, |sink, handle| sink.submit_gathered(self, handle));
+    }
+
+    /// Announces that a handle's sink ends its writing direction when the running turn ends. A
+    /// connection that is dropped before that costs only its close, whereas io_uring lets a kernel
+    /// thread shut a socket down.
+    pub(crate) fn end_output(&self, handle: Handle) {
+        self.ending.0.borrow_mut().push(handle);
+    }
+
+    fn submit_shutdowns(&self) {
+        self.ending.submit(self, |sink, handle| sink.submit_shutdown(self, handle));
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,14 +1,13 @@
 //! A connection without its address family, as methods that poll.
 
 use super::received::Received;
-use super::state::{Once, Receiving, State};
+use super::state::{Connect, Ending, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
 use crate::record::{Reason, note};
 use crate::spans::Span;
 use megapipe::{Address, Buffer, Handle, Rejected, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -31,7 +30,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Registers a connected socket.
     pub(super) fn register(core: Rc<Core>, source: impl Into<Source>) -> io::Result<Connection> {
-        Connection::make(core, Once::Done, |channel, sink| channel.register(source, sink))
+        Connection::make(core, Connect::Done, |channel, sink| channel.register(source, sink))
     }
 
     /// Registers one end of a pipe.
@@ -51,7 +50,7 @@ impl Connection {
 
     /// Opens a socket and begins to connect it.
     pub(super) fn connecting(core: Rc<Core>, address: Address) -> io::Result<Connection> {
-        let made = Connection::make(core, Once::Pending, |channel, sink| {
+        let made = Connection::make(core, Connect::Pending, |channel, sink| {
             channel.connect_to(address, sink)
         });
         let mut connection = made?;
@@ -61,7 +60,7 @@ impl Connection {
 
     fn make(
         core: Rc<Core>,
-        connect: Once,
+        connect: Connect,
         register: impl FnOnce(&mut CoreChannel, Rc<dyn Sink>) -> megapipe::Result<Handle>,
     ) -> io::Result<Connection> {
         let state = Rc::new(State::new(connect));
@@ -74,21 +73,11 @@ impl Connection {
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_once(&self.state.connect, Reason::CONNECT, context)
-    }
-
-    /// Waits for the result of a request that was submitted.
-    fn poll_once(
-        &self,
-        once: &Cell<Once>,
-        reason: Reason,
-        context: &Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        match once.get() {
-            Once::Done => Poll::Ready(Ok(())),
-            Once::Failed(errno) => Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
-            Once::NotSubmitted | Once::Pending => {
-                note(reason);
+        match self.state.connect.get() {
+            Connect::Done => Poll::Ready(Ok(())),
+            Connect::Failed(errno) => Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
+            Connect::Pending => {
+                note(Reason::CONNECT);
                 self.state.writer.wait(context);
                 Poll::Pending
             }
@@ -193,6 +182,7 @@ impl Connection {
         context: &Context<'_>,
         buffer: &mut Option<Buffer>,
     ) -> Poll<io::Result<()>> {
+        self.state.check_not_ended()?;
         ready!(self.poll_room(context))?;
         ready!(self.poll_gathered(context))?;
         let Some(bytes) = buffer.take() else { return Poll::Ready(Ok(())) };
@@ -251,13 +241,14 @@ impl Connection {
         context: &Context<'_>,
         slices: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Poll<io::Result<usize>> {
+        self.state.check_not_ended()?;
         ready!(self.poll_room(context))?;
         if !self.state.has_room_to_gather(slices.clone().map(<[u8]>::len).sum()) {
             ready!(self.poll_gathered(context))?;
         }
         let (count, first) = self.state.gather(&self.core, slices);
         if first && count > 0 {
-            self.core.gather(self.handle, Rc::clone(&self.state) as Rc<dyn Sink>);
+            self.core.gather(self.handle);
         }
         Poll::Ready(Ok(count))
     }
@@ -268,26 +259,19 @@ impl Connection {
         self.poll_submitted(context, submitted, 0)
     }
 
-    /// Shuts down writing, after what was written, and waits until that is done.
+    /// Ends the writing direction after all that was written, and waits until that is written. The
+    /// direction ends at the end of the turn, or when the connection is dropped before.
     pub(crate) fn poll_shutdown(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         if self.is_pipe {
             return self.poll_flush(context);
         }
-        if self.state.shutdown.get() == Once::NotSubmitted {
+        if self.state.shutdown.get() == Ending::No {
             ready!(self.poll_gathered(context))?;
-            let handle = self.handle;
-            let submitted =
-                self.core.with_channel(|channel| Ok(channel.disconnect(handle, Shutdown::Write)?));
-            match submitted {
-                Ok(()) => self.state.shutdown.set(Once::Pending),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+            self.state.shutdown.set(Ending::AfterOutput);
+            self.state.end_output(&self.core, self.handle);
         }
-        self.poll_once(&self.state.shutdown, Reason::WRITE, context)
+        ready!(self.poll_flush(context))?;
+        Poll::Ready(self.state.check_shutdown())
     }
 
     pub(super) fn abort(&self) {
@@ -316,7 +300,7 @@ impl Drop for Connection {
         // A peer must not take a part of the output for the whole.
         let submitted = self.state.try_submit_gathered(&self.core, self.handle);
         let abort =
-            self.aborted.get() || self.state.connect.get() != Once::Done || submitted.is_err();
+            self.aborted.get() || self.state.connect.get() != Connect::Done || submitted.is_err();
         self.core.meter.connection_closed();
         // Fails only after the end of the runtime, which has closed the connection.
         let cookie = self.with(|channel, handle| match abort {

@@ -7,6 +7,7 @@ use megapipe::{Buffer, Direction, Event, Handle, Lease, Message};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 
 /// Bytes that may wait for a task that does not read, before the connection stops receiving.
 pub(super) const INPUT_HIGH_WATER: usize = 256 << 10;
@@ -34,23 +35,27 @@ pub(super) enum Incoming {
     Arrived(io::Result<Message>),
 }
 
-/// The result of a request that a connection makes once.
+/// The state of a connection's connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Once {
-    NotSubmitted,
+pub(super) enum Connect {
     Pending,
     Done,
     /// An `errno`.
     Failed(i32),
 }
 
-impl Once {
-    fn of(result: io::Result<()>) -> Once {
-        match result {
-            Ok(()) => Once::Done,
-            Err(error) => Once::Failed(errno_of(&error)),
-        }
-    }
+/// The end of a connection's writing direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It was not asked for.
+    No,
+    /// It comes when all output is written.
+    AfterOutput,
+    /// It comes at the end of the turn, unless the connection is dropped before.
+    AfterTurn,
+    Submitted,
+    /// An `errno`.
+    Failed(i32),
 }
 
 /// See the module. One task reads and one task writes at a time.
@@ -73,12 +78,12 @@ pub(super) struct State {
     /// The writer is woken when at most so many bytes wait.
     pub(super) writer_level: Cell<usize>,
     pub(super) writer: Waiter,
-    pub(super) connect: Cell<Once>,
-    pub(super) shutdown: Cell<Once>,
+    pub(super) connect: Cell<Connect>,
+    pub(super) shutdown: Cell<Ending>,
 }
 
 impl State {
-    pub(super) fn new(connect: Once) -> State {
+    pub(super) fn new(connect: Connect) -> State {
         State {
             input: RefCell::default(),
             input_bytes: Cell::new(0),
@@ -93,7 +98,7 @@ impl State {
             writer_level: Cell::new(0),
             writer: Waiter::default(),
             connect: Cell::new(connect),
-            shutdown: Cell::new(Once::NotSubmitted),
+            shutdown: Cell::new(Ending::No),
         }
     }
 
@@ -199,6 +204,7 @@ impl State {
         {
             self.gathered.take();
             self.written(count, &Err(io::Error::from_raw_os_error(errno_of(error))));
+            self.end_output(core, handle);
         }
         submitted
     }
@@ -252,6 +258,30 @@ impl State {
         if none { Ok(()) } else { Err(invalid("call receive_message again before the next read")) }
     }
 
+    /// Ends the writing direction after the output, if that was asked for.
+    pub(super) fn end_output(&self, core: &Core, handle: Handle) {
+        if self.shutdown.get() == Ending::AfterOutput && self.output_bytes() == 0 {
+            self.shutdown.set(Ending::AfterTurn);
+            core.end_output(handle);
+        }
+    }
+
+    /// Fails a write if the writing direction has ended, or is about to.
+    pub(super) fn check_not_ended(&self) -> io::Result<()> {
+        if self.shutdown.get() != Ending::No && self.output_error.get().is_none() {
+            self.output_error.set(Some(libc::EPIPE));
+        }
+        self.check_output()
+    }
+
+    /// Fails with the error of a shutdown that was submitted.
+    pub(super) fn check_shutdown(&self) -> io::Result<()> {
+        match self.shutdown.get() {
+            Ending::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        }
+    }
+
     fn written(&self, bytes: usize, result: &io::Result<usize>) {
         let left = self.output_bytes.get() - bytes;
         self.output_bytes.set(left);
@@ -272,6 +302,17 @@ impl Sink for State {
         !submitted.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    fn submit_shutdown(&self, core: &Core, handle: Handle) -> bool {
+        let submitted =
+            core.with_channel(|channel| Ok(channel.disconnect(handle, Shutdown::Write)?));
+        self.shutdown.set(match submitted {
+            Ok(()) => Ending::Submitted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) => Ending::Failed(errno_of(&error)),
+        });
+        true
+    }
+
     fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool) {
         match event {
             Event::Receive(result) => {
@@ -285,22 +326,28 @@ impl Sink for State {
             }
             Event::Write(result, buffer) => {
                 self.written(buffer.len(), &result);
+                self.end_output(core, handle);
                 if let Buffer::Owned(vector) = buffer {
                     core.spare.keep(vector);
                 }
             }
-            Event::SendMessage(result, message) => self.written(message.bytes().len(), &result),
+            Event::SendMessage(result, message) => {
+                self.written(message.bytes().len(), &result);
+                self.end_output(core, handle);
+            }
             Event::ReceiveMessage(result, message) => {
                 self.incoming.set(Incoming::Arrived(result.map(|_| message)));
                 self.reader.wake();
             }
             Event::Connect(result) => {
-                self.connect.set(Once::of(result));
+                self.connect.set(match result {
+                    Ok(()) => Connect::Done,
+                    Err(error) => Connect::Failed(errno_of(&error)),
+                });
                 self.writer.wake();
             }
-            Event::Disconnect(result) => {
-                self.shutdown.set(Once::of(result));
-                self.writer.wake();
+            Event::Disconnect(Err(error)) => {
+                self.shutdown.set(Ending::Failed(errno_of(&error)));
             }
             _ => {}
         }

@@ -63,6 +63,7 @@ impl Connection {
         context: &Context<'_>,
         message: &mut Option<Message>,
     ) -> Poll<io::Result<()>> {
+        self.state.check_not_ended()?;
         ready!(self.poll_room(context))?;
         ready!(self.poll_gathered(context))?;
         let Some(whole) = message.take() else { return Poll::Ready(Ok(())) };

@@ -50,7 +50,6 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
             | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
-            | Operation::Shutdown { .. }
             | Operation::PeerName { .. }
     )
 }

@@ -214,6 +214,15 @@ impl Driver for UringDriver {
             self.backlog.push_back(Outcome::plain(tag, named));
             return Ok(());
         }
+        if let Operation::Shutdown { .. } = operation
+            && let target @ Target::Descriptor(_) = Target::of(object)
+        {
+            // The kernel would leave the request to a thread of its own, which takes several times
+            // as long as the system call.
+            let result = self.call(target, &operation);
+            self.backlog.push_back(Outcome::plain(tag, result));
+            return Ok(());
+        }
         let (operation, class) = self.admit(objects::adapt(object, operation));
         let nature = objects::nature(object);
         let entry = self.entry(object, operation);

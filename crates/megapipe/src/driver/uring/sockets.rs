@@ -24,7 +24,7 @@ impl UringDriver {
         }
     }
 
-    /// Executes an operation by its system call, because the kernel has no thread for it.
+    /// Executes an operation by its system call.
     pub(super) fn call(&mut self, target: Target, operation: &Operation) -> i32 {
         self.ring.system_calls += 1;
         // SAFETY: the trait requires the operation's submitter to keep its memory valid.
