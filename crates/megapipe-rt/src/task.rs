@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -188,28 +188,48 @@ impl<T> Drop for Finisher<T> {
     }
 }
 
-/// Makes the future of a task: it catches panics, and leaves its result with the finisher. Each
-/// poll is in the span.
+pin_project_lite::pin_project! {
+    /// The future of a task: it catches panics, and leaves its result with the finisher. Each poll
+    /// is in the span. As an async block it would have twice the size, because a block keeps what
+    /// it captures beside the pinned future.
+    struct Caught<F: Future> {
+        // Absent after its end.
+        #[pin]
+        future: Option<F>,
+        finisher: Option<Finisher<F::Output>>,
+        span: Span,
+    }
+}
+
+impl<F: Future> Future for Caught<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        // A future that panicked is not polled again, so nobody sees a broken invariant.
+        let poll = AssertUnwindSafe(|| this.span.in_scope(|| future.poll(context)));
+        let result = match catch_unwind(poll) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(JoinError::Panicked(payload)),
+        };
+        // What the future holds is free when its result is there.
+        this.future.set(None);
+        if let Some(finisher) = this.finisher.take() {
+            finisher.finish(result);
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Makes the future of a task, whose result goes to the finisher.
 pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>, span: Span) -> BoxedTask
 where
     F: Future + 'static,
     F::Output: 'static,
 {
-    Box::pin(async move {
-        let result = {
-            let mut future = pin!(future);
-            std::future::poll_fn(|context| {
-                // A future that panicked is not polled again, so nobody sees a broken invariant.
-                let poll = || span.in_scope(|| future.as_mut().poll(context));
-                match catch_unwind(AssertUnwindSafe(poll)) {
-                    Ok(poll) => poll.map(Ok),
-                    Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
-                }
-            })
-            .await
-        };
-        finisher.finish(result);
-    })
+    Box::pin(Caught { future: Some(future), finisher: Some(finisher), span })
 }
 
 /// Waits for the result of a task, as a future.
