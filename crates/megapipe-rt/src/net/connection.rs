@@ -132,6 +132,18 @@ impl Connection {
         })
     }
 
+    /// Waits for input and copies the beginning of it into a slice, without taking it.
+    pub(super) fn poll_peek(
+        &self,
+        context: &Context<'_>,
+        slice: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.state.has_input() {
+            return Poll::Ready(Ok(self.state.peek_input(slice)));
+        }
+        self.poll_end(context).map_ok(|()| 0)
+    }
+
     /// Waits for more input; ready at the end of the stream.
     fn poll_end(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.state.input_end() {
@@ -268,7 +280,8 @@ impl Connection {
         self.poll_submitted(context, submitted, 0)
     }
 
-    /// Shuts down writing, after what was written, and waits until that is done.
+    /// Shuts down writing, after what was written, and waits until that is done. Fails if not all
+    /// was written.
     pub(crate) fn poll_shutdown(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         if self.is_pipe {
             return self.poll_flush(context);
@@ -287,7 +300,8 @@ impl Connection {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.poll_once(&self.state.shutdown, Reason::WRITE, context)
+        ready!(self.poll_once(&self.state.shutdown, Reason::WRITE, context))?;
+        Poll::Ready(self.state.check_output())
     }
 
     pub(super) fn abort(&self) {

@@ -143,6 +143,18 @@ impl State {
         copied
     }
 
+    /// Copies the beginning of the input into a slice; returns the number of bytes.
+    pub(super) fn peek_input(&self, slice: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for received in &*self.input.borrow() {
+            let room = &mut slice[filled..];
+            let count = received.len().min(room.len());
+            room[..count].copy_from_slice(&received[..count]);
+            filled += count;
+        }
+        filled
+    }
+
     pub(super) fn output_bytes(&self) -> usize {
         self.output_bytes.get()
     }
@@ -299,7 +311,11 @@ impl Sink for State {
                 self.writer.wake();
             }
             Event::Disconnect(result) => {
-                self.shutdown.set(Once::of(result));
+                // A reset by the peer has ended this direction, too.
+                self.shutdown.set(match Once::of(result) {
+                    Once::Failed(libc::ENOTCONN) => Once::Done,
+                    other => other,
+                });
                 self.writer.wake();
             }
             _ => {}
