@@ -99,7 +99,9 @@ impl Pool {
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                job();
+                // A result that no handle takes, or a call that was aborted, is dropped here. The
+                // message of a panic in its destructor is all that is left of it.
+                drop(catch_unwind(AssertUnwindSafe(job)));
                 state = self.lock();
                 continue;
             }

@@ -115,6 +115,7 @@ impl File {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_std(file: fs::File) -> io::Result<File> {
         let core = current("File::from_std");
         let state = Rc::new(State::default());

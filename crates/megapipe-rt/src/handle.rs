@@ -1,6 +1,6 @@
 //! Refers to a runtime from any thread.
 
-use crate::core::{Remote, current};
+use crate::core::{Remote, current, with_current};
 use crate::task::{Finisher, JoinHandle, Outcome};
 use std::future::Future;
 use std::panic::Location;
@@ -17,8 +17,14 @@ impl Handle {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn current() -> Handle {
         Handle { cores: Arc::clone(&current("Handle::current").shared().cores) }
+    }
+
+    /// Returns the handle of the runtime whose task calls; `None` outside of a runtime.
+    pub fn try_current() -> Option<Handle> {
+        with_current(|core| Handle { cores: Arc::clone(&core.shared().cores) })
     }
 
     /// Returns the number of cores.

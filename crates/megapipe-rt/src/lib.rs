@@ -121,7 +121,7 @@ pub use signal::{Signal, ctrl_c};
 pub use spawn::{
     YieldNow, core_index, lookup_host, spawn_blocking, spawn_local, spawn_on, yield_now,
 };
-pub use task::{JoinError, JoinHandle};
+pub use task::{AbortHandle, JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;

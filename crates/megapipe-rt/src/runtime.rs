@@ -156,10 +156,13 @@ impl Builder {
         let others = workers.iter().map(|worker| Arc::clone(&worker.remote));
         let cores = std::iter::once(Arc::clone(&first.remote)).chain(others).collect();
         let handle = Handle { cores };
-        for core in handle.cores.iter() {
-            let shared = Shared { cores: Arc::clone(&handle.cores), pool: Arc::clone(&pool) };
+        let shared = Shared { cores: Arc::clone(&handle.cores), pool: Arc::clone(&pool) };
+        for core in &handle.cores[1..] {
+            let shared = shared.clone();
             core.run(move |core| core.join_runtime(shared));
         }
+        // Tasks of the first core may be dropped before it has taken a message.
+        first.join_runtime(shared);
         let dumps = match dump_signal {
             Some((signal, blocked)) => Some(DumpThread::start(signal, blocked, handle.clone())?),
             None => None,

@@ -30,6 +30,7 @@ impl std::fmt::Debug for ShutdownRequested {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn shutdown_requested() -> ShutdownRequested {
     ShutdownRequested { core: current("shutdown_requested"), waiter: None }
 }

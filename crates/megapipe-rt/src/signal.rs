@@ -56,6 +56,7 @@ impl Signal {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn new(signals: &[i32]) -> io::Result<Signal> {
         let core = current("Signal::new");
         let source = Signals::new(signals)?;

@@ -55,6 +55,7 @@ where
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn spawn_blocking<T, C>(call: C) -> JoinHandle<T>
 where
     C: FnOnce() -> T + Send + 'static,
@@ -79,6 +80,7 @@ pub async fn lookup_host(host_and_port: impl Into<String>) -> io::Result<Vec<Soc
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn core_index() -> usize {
     current("core_index").index
 }

@@ -5,6 +5,7 @@
 
 use crate::record::{Reason, note};
 use crate::spans::Span;
+use pin_project_lite::pin_project;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
@@ -149,6 +150,20 @@ impl<T> Outcome<T> {
         self.lock().aborted
     }
 
+    fn is_finished(&self) -> bool {
+        self.lock().finished
+    }
+
+    fn abort(&self) {
+        let mut state = self.lock();
+        state.aborted = true;
+        let task = state.task.clone();
+        drop(state);
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+
     fn finish(&self, result: Result<T, JoinError>) {
         let mut state = self.lock();
         if state.finished {
@@ -188,48 +203,71 @@ impl<T> Drop for Finisher<T> {
     }
 }
 
-pin_project_lite::pin_project! {
-    /// The future of a task: it catches panics, and leaves its result with the finisher. Each poll
-    /// is in the span. As an async block it would have twice the size, because a block keeps what
-    /// it captures beside the pinned future.
-    struct Caught<F: Future> {
-        // Absent after its end.
-        #[pin]
-        future: Option<F>,
-        finisher: Option<Finisher<F::Output>>,
-        span: Span,
-    }
-}
-
-impl<F: Future> Future for Caught<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
-        // A future that panicked is not polled again, so nobody sees a broken invariant.
-        let poll = AssertUnwindSafe(|| this.span.in_scope(|| future.poll(context)));
-        let result = match catch_unwind(poll) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(output)) => Ok(output),
-            Err(payload) => Err(JoinError::Panicked(payload)),
-        };
-        // What the future holds is free when its result is there.
-        this.future.set(None);
-        if let Some(finisher) = this.finisher.take() {
-            finisher.finish(result);
-        }
-        Poll::Ready(())
-    }
-}
-
 /// Makes the future of a task, whose result goes to the finisher.
 pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>, span: Span) -> BoxedTask
 where
     F: Future + 'static,
     F::Output: 'static,
 {
-    Box::pin(Caught { future: Some(future), finisher: Some(finisher), span })
+    Box::pin(Contained { future: Some(future), finisher: Some(finisher), span })
+}
+
+pin_project! {
+    /// The future of a task and its finisher. No panic leaves it, not even one of a destructor. As
+    /// an async block it would have twice the size, because a block keeps what it captures beside
+    /// the pinned future.
+    struct Contained<F: Future> {
+        #[pin]
+        future: Option<F>,
+        finisher: Option<Finisher<F::Output>>,
+        span: Span,
+    }
+
+    impl<F: Future> PinnedDrop for Contained<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(finisher) = this.finisher.take() {
+                let dropped = contain(|| this.span.in_scope(|| drop_in_place(this.future)));
+                finish(finisher, dropped.and(Err(JoinError::Cancelled)));
+            }
+        }
+    }
+}
+
+impl<F: Future> Future for Contained<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let result = match contain(|| this.span.in_scope(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panicked) => Err(panicked),
+        };
+        // What the future owns is gone when its result is known.
+        let dropped = contain(|| this.span.in_scope(|| drop_in_place(this.future)));
+        if let Some(finisher) = this.finisher.take() {
+            finish(finisher, result.and_then(|output| dropped.map(|()| output)));
+        }
+        Poll::Ready(())
+    }
+}
+
+fn drop_in_place<F>(mut future: Pin<&mut Option<F>>) {
+    future.set(None);
+}
+
+/// Leaves a result with the finisher, which drops it if no handle is left.
+fn finish<T>(finisher: Finisher<T>, result: Result<T, JoinError>) {
+    // Nobody waits for the result, so the message of the panic is all that is left of it.
+    drop(contain(|| finisher.finish(result)));
+}
+
+/// Calls foreign code and catches its panic. What has panicked is not used again, so no broken
+/// invariant is seen.
+fn contain<T>(call: impl FnOnce() -> T) -> Result<T, JoinError> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(JoinError::Panicked)
 }
 
 /// Waits for the result of a task, as a future.
@@ -269,18 +307,58 @@ impl<T> JoinHandle<T> {
     /// the task has ended meanwhile. Returns at once. A closure of
     /// [`spawn_blocking`](crate::spawn_blocking) that runs already goes on.
     pub fn abort(&self) {
-        let mut state = self.outcome.lock();
-        state.aborted = true;
-        let task = state.task.clone();
-        drop(state);
-        if let Some(task) = task {
-            task.abort();
-        }
+        self.outcome.abort();
     }
 
     /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        self.outcome.lock().finished
+        self.outcome.is_finished()
+    }
+}
+
+impl<T: Send + 'static> JoinHandle<T> {
+    /// Returns a handle that only ends the task, for example while another task awaits this one.
+    /// The result is `Send`, because the last of the handles drops it, on any thread.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::<Outcome<T>>::clone(&self.outcome))
+    }
+}
+
+/// Ends a task; from [`JoinHandle::abort_handle`]. Dropping it changes nothing.
+#[derive(Clone)]
+pub struct AbortHandle(Arc<dyn Abort>);
+
+/// An [`Outcome`] without the type of its result.
+trait Abort: Send + Sync {
+    fn abort(&self);
+    fn is_finished(&self) -> bool;
+}
+
+impl<T: Send> Abort for Outcome<T> {
+    fn abort(&self) {
+        Outcome::abort(self);
+    }
+
+    fn is_finished(&self) -> bool {
+        Outcome::is_finished(self)
+    }
+}
+
+impl AbortHandle {
+    /// See [`JoinHandle::abort`].
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+
+    /// See [`JoinHandle::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("AbortHandle").field("is_finished", &self.is_finished()).finish()
     }
 }
 

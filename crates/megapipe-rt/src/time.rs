@@ -165,6 +165,7 @@ pub struct Interval {
 /// });
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[track_caller]
 pub fn interval(period: Duration) -> Interval {
     assert!(!period.is_zero(), "the period of an interval is zero: choose a longer one");
     Interval { sleep: sleep(period), period }

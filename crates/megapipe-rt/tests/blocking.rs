@@ -12,6 +12,7 @@ use std::time::Duration;
 
 on_both_drivers!(
     calls_return_results_and_panics,
+    a_panic_of_a_destructor_ends_no_thread_of_the_pool,
     the_pool_has_no_more_threads_than_its_limit,
     threads_of_the_pool_may_use_every_cpu,
     the_end_of_the_runtime_drops_calls_that_wait,
@@ -29,6 +30,20 @@ fn calls_return_results_and_panics(driver: DriverChoice) {
         let error = spawn_blocking(|| panic!("in the pool")).await.unwrap_err();
         assert!(error.to_string().contains("in the pool"), "{error}");
         assert_eq!(spawn_blocking(|| 6).await.unwrap(), 6);
+    });
+}
+
+fn a_panic_of_a_destructor_ends_no_thread_of_the_pool(driver: DriverChoice) {
+    struct Explosive;
+    impl Drop for Explosive {
+        fn drop(&mut self) {
+            panic!("in the destructor");
+        }
+    }
+    let runtime = builder(driver, 1).blocking_threads(1).build().unwrap();
+    within(&runtime, async {
+        drop(spawn_blocking(|| Explosive));
+        assert_eq!(spawn_blocking(|| 7).await.unwrap(), 7);
     });
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{TIME_LIMIT, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{JoinError, interval, sleep, spawn_local, spawn_on, timeout, yield_now};
+use megapipe_rt::{Handle, JoinError, interval, sleep, spawn_local, spawn_on, timeout, yield_now};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -18,6 +18,9 @@ on_both_drivers!(
     tasks_return_their_results,
     a_panic_ends_one_task,
     an_aborted_task_is_dropped_on_its_core,
+    a_panic_of_a_destructor_ends_one_task,
+    a_task_that_never_ran_is_dropped_in_its_runtime,
+    an_abort_handle_ends_the_task,
     a_task_that_never_ran_can_be_aborted,
     a_wake_up_of_another_thread_reaches_a_sleeping_core,
     no_wake_up_of_many_threads_is_lost,
@@ -49,6 +52,79 @@ fn tasks_return_their_results(driver: DriverChoice) {
         local.await.unwrap() + remote.await.unwrap() as i32 + shared.get()
     });
     assert_eq!(sum, 2 + 20 + 2);
+}
+
+/// Panics when it is dropped.
+struct Explosive;
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        panic!("in the destructor");
+    }
+}
+
+fn a_panic_of_a_destructor_ends_one_task(driver: DriverChoice) {
+    async fn waits(_owned: Explosive) {
+        pending().await
+    }
+    let runtime = runtime(driver, 2);
+    within(&runtime, async {
+        // Of a task that is aborted while it waits, or before it has run.
+        for polled in [true, false] {
+            let task = spawn_local(waits(Explosive));
+            if polled {
+                yield_now().await;
+            }
+            task.abort();
+            let error = task.await.unwrap_err();
+            assert!(error.to_string().contains("in the destructor"), "{error}");
+        }
+        // Of a result that no handle takes.
+        drop(spawn_local(async { Explosive }));
+        drop(spawn_on(1, || async { Explosive }));
+        // The cores go on.
+        assert_eq!(spawn_local(async { 1 }).await.unwrap(), 1);
+        assert_eq!(spawn_on(1, || async { 2 }).await.unwrap(), 2);
+        spawn_local(waits(Explosive));
+        spawn_on(1, || waits(Explosive));
+    });
+    // The end of a runtime drops the others, and goes on after each.
+    drop(runtime);
+}
+
+fn a_task_that_never_ran_is_dropped_in_its_runtime(driver: DriverChoice) {
+    struct LooksAround(mpsc::Sender<Option<usize>>);
+    impl Drop for LooksAround {
+        fn drop(&mut self) {
+            let cores = Handle::try_current().map(|handle| handle.cores());
+            self.0.send(cores).unwrap();
+        }
+    }
+    let runtime = runtime(driver, 1);
+    let (sender, receiver) = mpsc::channel();
+    let owned = LooksAround(sender);
+    runtime.handle().spawn_on(0, || async move {
+        let _owned = owned;
+    });
+    assert!(Handle::try_current().is_none());
+    drop(runtime);
+    assert_eq!(receiver.recv().unwrap(), Some(1));
+}
+
+fn an_abort_handle_ends_the_task(driver: DriverChoice) {
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let task = spawn_local(pending::<()>());
+        let abort = task.abort_handle();
+        assert!(!abort.is_finished());
+        spawn_local(async move { abort.clone().abort() });
+        assert!(matches!(task.await, Err(JoinError::Cancelled)));
+        let task = spawn_local(async { 3 });
+        let abort = task.abort_handle();
+        assert_eq!(task.await.unwrap(), 3);
+        assert!(abort.is_finished());
+        abort.abort();
+    });
 }
 
 fn a_panic_ends_one_task(driver: DriverChoice) {

@@ -23,6 +23,9 @@ on_both_drivers!(
     connections_without_buffers_wait_and_stay,
     errors_have_the_kernels_number,
     an_abort_resets_the_connection,
+    a_shutdown_after_a_reset_fails_only_for_lost_output,
+    a_peek_takes_nothing,
+    halves_of_one_stream_are_reunited,
     addresses_and_options_are_those_of_the_socket,
     every_core_accepts_from_one_address,
     a_shutdown_ends_accepting,
@@ -311,6 +314,63 @@ fn an_abort_resets_the_connection(driver: DriverChoice) {
             peer.read_to_end(&mut all).unwrap_err()
         });
         assert_eq!(error.await.kind(), io::ErrorKind::ConnectionReset);
+    });
+}
+
+fn a_shutdown_after_a_reset_fails_only_for_lost_output(driver: DriverChoice) {
+    let reset = |peer: std::net::TcpStream| {
+        let peer = socket2::Socket::from(peer);
+        peer.set_linger(Some(Duration::ZERO)).unwrap();
+    };
+    on_pair(driver, |mut stream, peer| async move {
+        reset(peer);
+        stream.shutdown().await.unwrap();
+        stream.shutdown().await.unwrap();
+    });
+    on_pair(driver, |mut stream, peer| async move {
+        reset(peer);
+        stream.write("lost").await.unwrap();
+        let error = stream.shutdown().await.unwrap_err();
+        let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        assert!(kinds.contains(&error.kind()), "{error}");
+    });
+}
+
+fn a_peek_takes_nothing(driver: DriverChoice) {
+    on_pair(driver, |mut stream, mut peer| async move {
+        peer.write_all(b"hello").unwrap();
+        let mut room = [0; 8];
+        assert_eq!(stream.peek_slice(&mut room[..1]).await.unwrap(), 1);
+        assert_eq!(room[0], b'h');
+        // A dropped peek loses nothing either.
+        let mut empty = [];
+        assert_eq!(stream.peek_slice(&mut empty).await.unwrap(), 0);
+        let (mut reader, _writer) = stream.split();
+        let count = reader.peek_slice(&mut room).await.unwrap();
+        assert_eq!(reader.read_slice(&mut room).await.unwrap(), count);
+        assert_eq!(room[..count], b"hello"[..count]);
+        assert!(timeout(Duration::ZERO, reader.peek_slice(&mut room)).await.is_err());
+        drop(peer);
+        assert_eq!(reader.peek_slice(&mut room).await.unwrap(), 0);
+    });
+}
+
+fn halves_of_one_stream_are_reunited(driver: DriverChoice) {
+    on_pair(driver, |stream, mut peer| async move {
+        let (other, _other_peer) = {
+            let mut listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            pair(&mut listener).await
+        };
+        let (reader, writer) = stream.split();
+        let (other_reader, other_writer) = other.split();
+        let (reader, _) = reader.reunite(other_writer).unwrap_err();
+        drop(other_reader);
+        let mut stream = reader.reunite(writer).unwrap();
+        stream.write("whole").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut room = [0; 5];
+        peer.read_exact(&mut room).unwrap();
+        assert_eq!(&room, b"whole");
     });
 }
 

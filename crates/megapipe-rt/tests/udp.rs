@@ -21,6 +21,7 @@ on_both_drivers!(
     slow_tasks_leave_buffers_for_others,
     senders_wait_at_the_high_water_mark,
     refusals_are_told_by_the_flush,
+    a_refusal_of_the_peer_is_an_error_of_the_next_receive,
     segments_and_marks_travel,
     answers_leave_from_the_address_that_was_asked,
     every_core_receives_on_one_port,
@@ -263,6 +264,27 @@ fn senders_wait_at_the_high_water_mark(driver: DriverChoice) {
             counts[usize::from(datagram[0])] += 1;
         }
         assert_eq!(counts, [12; 4]);
+    });
+}
+
+fn a_refusal_of_the_peer_is_an_error_of_the_next_receive(driver: DriverChoice) {
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (peer, peer_address) = plain();
+        socket.connect(peer_address).unwrap();
+        drop(peer);
+        socket.send(b"nobody hears it").await.unwrap();
+        let refused = socket.recv_from().await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        // The socket goes on.
+        let own = socket.local_addr().unwrap();
+        let (peer, _) = plain();
+        socket.connect(peer.local_addr().unwrap()).unwrap();
+        peer.send_to(b"here", own).unwrap();
+        socket.readable().await.unwrap();
+        socket.readable().await.unwrap();
+        assert_eq!(&*socket.recv_from().await.unwrap(), b"here");
     });
 }
 

@@ -15,6 +15,7 @@ pub(super) struct Entered(Option<Rc<Core>>);
 ///
 /// # Panics
 /// If a task of the same core is running: it would wait for itself.
+#[track_caller]
 pub(super) fn enter(core: &Rc<Core>) -> Entered {
     let former = CURRENT.replace(Some(Rc::clone(core)));
     let nested = former.as_ref().is_some_and(|former| Rc::ptr_eq(former, core));
@@ -42,6 +43,7 @@ pub(crate) fn with_current<T>(call: impl FnOnce(&Rc<Core>) -> T) -> Option<T> {
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub(crate) fn current(caller: &str) -> Rc<Core> {
     match with_current(Rc::clone) {
         Some(core) => core,

@@ -276,11 +276,12 @@ impl Core {
         F: Future + 'static,
         F::Output: 'static,
     {
-        if self.closed.get() {
-            return;
-        }
         let number = self.spawned.get() + 1;
         self.spawned.set(number);
+        let span = Span::of_task(self.index, number, location);
+        if self.closed.get() {
+            return drop(boxed(future, finisher, span));
+        }
         let mut started = None;
         self.tasks.borrow_mut().insert_with_key(|key| {
             let reference = TaskRef::scheduled(key, self.remote.clone());
@@ -288,12 +289,12 @@ impl Core {
             Task { reference, parts: None, record: Record::new(number, location) }
         });
         let Some(reference) = started else { return };
-        if !finisher.outcome().start(&reference) {
-            drop(self.tasks.borrow_mut().remove(reference.key));
-            return;
-        }
-        let span = Span::of_task(self.index, number, location);
+        let goes_on = finisher.outcome().start(&reference);
         let future = boxed(future, finisher, span);
+        if !goes_on {
+            let task = self.tasks.borrow_mut().remove(reference.key);
+            return drop((future, task));
+        }
         if let Some(task) = self.tasks.borrow_mut().get_mut(reference.key) {
             task.parts = Some((future, Waker::from(Arc::clone(&reference))));
         }

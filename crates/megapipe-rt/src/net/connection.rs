@@ -121,6 +121,18 @@ impl Connection {
         })
     }
 
+    /// Waits for input and copies the beginning of it into a slice, without taking it.
+    pub(super) fn poll_peek(
+        &self,
+        context: &Context<'_>,
+        slice: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.state.has_input() {
+            return Poll::Ready(Ok(self.state.peek_input(slice)));
+        }
+        self.poll_end(context).map_ok(|()| 0)
+    }
+
     /// Waits for more input; ready at the end of the stream.
     fn poll_end(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.state.input_end() {

@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::family::Tcp;
 use super::received::Received;
+use super::stream::Stream;
 use megapipe::Buffer;
 use std::fmt;
 use std::future::poll_fn;
@@ -39,6 +40,20 @@ impl<F> ReadHalf<F> {
     /// See [`Stream::read_slice`](crate::Stream::read_slice).
     pub async fn read_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.connection.poll_copy_into(context, room)).await
+    }
+
+    /// See [`Stream::peek_slice`](crate::Stream::peek_slice).
+    pub async fn peek_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.connection.poll_peek(context, room)).await
+    }
+
+    /// Undoes [`Stream::split`](crate::Stream::split). Returns both halves if they are of two
+    /// streams.
+    pub fn reunite(self, writer: WriteHalf<F>) -> Result<Stream<F>, (ReadHalf<F>, WriteHalf<F>)> {
+        match Rc::ptr_eq(&self.connection, &writer.connection) {
+            true => Ok(Stream::of(self.connection)),
+            false => Err((self, writer)),
+        }
     }
 }
 

@@ -41,6 +41,7 @@ pub type PipeWriter = WriteHalf<Pipe>;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     Ok((PipeReader::from_descriptor(reader)?, PipeWriter::from_descriptor(writer)?))
@@ -52,6 +53,7 @@ impl ReadHalf<Pipe> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_descriptor(descriptor: impl Into<OwnedFd>) -> io::Result<PipeReader> {
         Ok(ReadHalf::new(connect(descriptor.into())?))
     }
@@ -60,6 +62,7 @@ impl ReadHalf<Pipe> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn stdin() -> io::Result<PipeReader> {
         PipeReader::from_descriptor(io::stdin().as_fd().try_clone_to_owned()?)
     }
@@ -71,6 +74,7 @@ impl WriteHalf<Pipe> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_descriptor(descriptor: impl Into<OwnedFd>) -> io::Result<PipeWriter> {
         Ok(WriteHalf::new(connect(descriptor.into())?))
     }
@@ -79,6 +83,7 @@ impl WriteHalf<Pipe> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn stdout() -> io::Result<PipeWriter> {
         PipeWriter::from_descriptor(io::stdout().as_fd().try_clone_to_owned()?)
     }
@@ -87,6 +92,7 @@ impl WriteHalf<Pipe> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn stderr() -> io::Result<PipeWriter> {
         PipeWriter::from_descriptor(io::stderr().as_fd().try_clone_to_owned()?)
     }

@@ -148,6 +148,18 @@ impl State {
         copied
     }
 
+    /// Copies the beginning of the input into a slice; returns the number of bytes.
+    pub(super) fn peek_input(&self, slice: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for received in &*self.input.borrow() {
+            let room = &mut slice[filled..];
+            let count = received.len().min(room.len());
+            room[..count].copy_from_slice(&received[..count]);
+            filled += count;
+        }
+        filled
+    }
+
     pub(super) fn output_bytes(&self) -> usize {
         self.output_bytes.get()
     }
@@ -346,7 +358,7 @@ impl Sink for State {
                 });
                 self.writer.wake();
             }
-            Event::Disconnect(Err(error)) => {
+            Event::Disconnect(Err(error)) if errno_of(&error) != libc::ENOTCONN => {
                 self.shutdown.set(Ending::Failed(errno_of(&error)));
             }
             _ => {}

@@ -29,7 +29,11 @@ pub struct Stream<F> {
 
 impl<F> Stream<F> {
     pub(super) fn new(connection: Connection) -> Stream<F> {
-        Stream { connection: Rc::new(connection), family: PhantomData }
+        Stream::of(Rc::new(connection))
+    }
+
+    pub(super) fn of(connection: Rc<Connection>) -> Stream<F> {
+        Stream { connection, family: PhantomData }
     }
 
     /// Waits for bytes and returns them; `None` is the end of the stream.
@@ -45,6 +49,12 @@ impl<F> Stream<F> {
     /// the stream, or if `room` is empty.
     pub async fn read_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.connection.poll_copy_into(context, room)).await
+    }
+
+    /// Waits for bytes and copies them into `room` as [`read_slice`](Stream::read_slice) does, but
+    /// leaves them for the next read.
+    pub async fn peek_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.connection.poll_peek(context, room)).await
     }
 
     /// Submits a write of the whole buffer: a `Vec<u8>`, `&'static [u8]`, `Arc<[u8]>`, or what
@@ -88,7 +98,7 @@ impl<F> Stream<F> {
         self.connection.abort();
     }
 
-    /// Splits the stream into its two directions, for two tasks.
+    /// Splits the stream into its two directions, for two tasks. [`ReadHalf::reunite`] undoes it.
     pub fn split(self) -> (ReadHalf<F>, WriteHalf<F>) {
         (ReadHalf::new(Rc::clone(&self.connection)), WriteHalf::new(self.connection))
     }

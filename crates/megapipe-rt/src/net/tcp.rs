@@ -39,6 +39,7 @@ impl Stream<Tcp> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_std(socket: std::net::TcpStream) -> io::Result<TcpStream> {
         Ok(Stream::new(Connection::register(current("TcpStream::from_std"), socket)?))
     }
@@ -102,6 +103,7 @@ impl Bound {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn listen(&self) -> io::Result<TcpListener> {
         let acceptor = Acceptor::new(current("Bound::listen"), ACCEPTS_AHEAD);
         let mut listener = TcpListener { acceptor, bound: self.clone(), has_original: false };
@@ -143,6 +145,7 @@ impl TcpListener {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let acceptor = Acceptor::new(current("TcpListener::bind"), ACCEPTS_AHEAD);
         let bound = Bound::tcp(address)?;

@@ -86,6 +86,7 @@ impl Stream<Unix> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (left, right) = std_unix::UnixStream::pair()?;
         Ok((UnixStream::from_std(left)?, UnixStream::from_std(right)?))
@@ -95,6 +96,7 @@ impl Stream<Unix> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_std(socket: std_unix::UnixStream) -> io::Result<UnixStream> {
         Ok(Stream::new(Connection::register(current("UnixStream::from_std"), socket)?))
     }
@@ -194,6 +196,7 @@ impl BoundUnix {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn listen(&self) -> io::Result<UnixListener> {
         let core = current("BoundUnix::listen");
         // What a core takes ahead no other core can accept.
@@ -230,6 +233,7 @@ impl UnixListener {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         Bound::unix(path)?.listen()
     }
@@ -238,6 +242,7 @@ impl UnixListener {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
         Bound::unix_addr(address)?.listen()
     }

@@ -44,6 +44,7 @@ pub struct QuicRuntime;
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn endpoint(
     socket: UdpSocket,
     config: ::quinn::EndpointConfig,

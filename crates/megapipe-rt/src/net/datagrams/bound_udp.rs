@@ -90,6 +90,7 @@ impl BoundUdp {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn open(&self) -> io::Result<UdpSocket> {
         let core = current("BoundUdp::open");
         let bound = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -97,6 +97,18 @@ impl<A: FamilyAddress> DatagramSocket<A> {
         }
     }
 
+    /// Waits until a datagram has arrived, or an error, and leaves it for the next call.
+    pub async fn readable(&self) -> io::Result<()> {
+        let mut waiting = Waiting::new(&self.state.readers);
+        poll_fn(|context| {
+            if self.state.has_input() {
+                return Poll::Ready(Ok(()));
+            }
+            self.await_input(context, &mut waiting.place).map(Err)
+        })
+        .await
+    }
+
     pub(crate) fn poll_recv(
         &self,
         context: &Context<'_>,
@@ -105,6 +117,11 @@ impl<A: FamilyAddress> DatagramSocket<A> {
         if let Some(found) = self.state.take_input() {
             return Poll::Ready(found);
         }
+        self.await_input(context, place).map(Err)
+    }
+
+    /// Waits for input; ready only with the error of the receive that it starts.
+    fn await_input(&self, context: &Context<'_>, place: &mut Place) -> Poll<io::Error> {
         note(Reason::READ);
         self.state.readers.wait(place, context);
         match self.start_receiving() {
@@ -113,7 +130,7 @@ impl<A: FamilyAddress> DatagramSocket<A> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 context.waker().wake_by_ref();
             }
-            Err(error) => return Poll::Ready(Err(error)),
+            Err(error) => return Poll::Ready(error),
         }
         Poll::Pending
     }

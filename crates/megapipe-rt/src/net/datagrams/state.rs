@@ -65,6 +65,11 @@ impl<A: FamilyAddress> State<A> {
         Some(first)
     }
 
+    /// Returns whether a datagram or an error waits.
+    pub(super) fn has_input(&self) -> bool {
+        !self.input.borrow().is_empty()
+    }
+
     /// Takes the first datagram, unless an error comes before it.
     pub(crate) fn take_datagram(&self) -> Option<Datagram<A>> {
         if self.input.borrow().front()?.is_err() {

@@ -34,6 +34,7 @@ impl UdpSocket {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         UdpSocket::register(current("UdpSocket::bind"), std::net::UdpSocket::bind(address)?)
     }
@@ -42,6 +43,7 @@ impl UdpSocket {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         UdpSocket::register(current("UdpSocket::from_std"), socket)
     }

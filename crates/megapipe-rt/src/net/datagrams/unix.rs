@@ -33,6 +33,7 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         let socket = std_unix::UnixDatagram::bind(path)?;
         UnixDatagram::register(current("UnixDatagram::bind"), socket)
@@ -42,6 +43,7 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
         let socket = std_unix::UnixDatagram::bind_addr(address)?;
         UnixDatagram::register(current("UnixDatagram::bind_addr"), socket)
@@ -52,6 +54,7 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn unbound() -> io::Result<UnixDatagram> {
         let socket = std_unix::UnixDatagram::unbound()?;
         UnixDatagram::register(current("UnixDatagram::unbound"), socket)
@@ -61,6 +64,7 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (left, right) = std_unix::UnixDatagram::pair()?;
         Ok((UnixDatagram::from_std(left)?, UnixDatagram::from_std(right)?))
@@ -70,6 +74,7 @@ impl UnixDatagram {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn from_std(socket: std_unix::UnixDatagram) -> io::Result<UnixDatagram> {
         UnixDatagram::register(current("UnixDatagram::from_std"), socket)
     }
