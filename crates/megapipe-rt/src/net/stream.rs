@@ -126,6 +126,17 @@ impl<F> Stream<F> {
     }
 }
 
+impl<F> ReadHalf<F> {
+    /// Undoes [`Stream::split`](crate::Stream::split). Returns both halves if they are of two
+    /// streams.
+    pub fn reunite(self, writer: WriteHalf<F>) -> Result<Stream<F>, (ReadHalf<F>, WriteHalf<F>)> {
+        match Rc::ptr_eq(&self.connection, &writer.connection) {
+            true => Ok(Stream::of(self.connection)),
+            false => Err((self, writer)),
+        }
+    }
+}
+
 impl<F> fmt::Debug for Stream<F> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queued = self.queued_bytes();
