@@ -117,15 +117,27 @@ impl Runtime {
         }
     }
 
-    /// Serves on the calling thread until the process ends; returns only an error.
-    fn serve(self, listener: TcpListener, service: Arc<Service>, ready: impl Fn()) -> Result<()> {
+    /// Returns whether one runtime uses all CPUs, with one listening socket.
+    fn spans_cpus(self) -> bool {
+        self == Runtime::MegapipeRt
+    }
+
+    /// Serves on the calling thread, which is bound to `cpus` CPUs, until the process ends; returns
+    /// only an error.
+    fn serve(
+        self,
+        listener: TcpListener,
+        cpus: usize,
+        service: Arc<Service>,
+        ready: Ready,
+    ) -> Result<()> {
         match self {
-            Runtime::Tokio => on_tokio::serve(listener, service, ready),
-            Runtime::Compio => on_compio::serve(listener, service, ready),
-            Runtime::Glommio => on_glommio::serve(listener, service, ready),
-            Runtime::MegapipeRt => on_megapipe_rt::serve(listener, service, ready),
+            Runtime::Tokio => on_tokio::serve(listener, service, || ready.tell()),
+            Runtime::Compio => on_compio::serve(listener, service, || ready.tell()),
+            Runtime::Glommio => on_glommio::serve(listener, service, || ready.tell()),
+            Runtime::MegapipeRt => on_megapipe_rt::serve(listener, cpus, service, ready),
             #[cfg(feature = "libuv")]
-            Runtime::Libuv => on_libuv::serve(listener, service, ready),
+            Runtime::Libuv => on_libuv::serve(listener, service, || ready.tell()),
             #[cfg(not(feature = "libuv"))]
             Runtime::Libuv => Err(error::Error::Setup {
                 cause: "this iobench-external was built without libuv".to_owned(),
@@ -164,11 +176,10 @@ fn run(arguments: &Arguments, runtime: Runtime) -> Result<()> {
     let sizes = arguments.request_bytes.zip(arguments.response_bytes);
     let sizes = sizes.map(|(request, response)| (request as usize, response as usize));
     let service = Arc::new(Service::new(sizes));
-    let serve = move |listener, ready: Ready| {
-        runtime.serve(listener, Arc::clone(&service), || ready.tell())
-    };
-    let name = runtime.name();
-    workers::run(name, arguments.bind.into(), &one_each(&cpus), serve, |address| {
+    let sets = if runtime.spans_cpus() { vec![cpus.clone()] } else { one_each(&cpus) };
+    let (name, count) = (runtime.name(), cpus.len());
+    let serve = move |listener, ready| runtime.serve(listener, count, Arc::clone(&service), ready);
+    workers::run(name, arguments.bind.into(), &sets, serve, |address| {
         format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}")
     })
 }

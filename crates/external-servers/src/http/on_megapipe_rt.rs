@@ -2,14 +2,13 @@
 //! Each core has an accept queue of its own.
 
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use megapipe::{Config, DriverChoice};
-use megapipe_rt::{Bound, Runtime, http};
+use megapipe_rt::{Runtime, http};
 
 use super::app::app;
 use crate::error::{Context, Error, Result};
+use crate::on_megapipe_rt::Port;
 use crate::workers::Ready;
 
 const REMEDY: &str = "run `iobench doctor`, which names what this machine lacks";
@@ -31,18 +30,10 @@ pub(super) fn serve(
 ) -> Result<()> {
     let config = Config { driver, ..Config::default() };
     let runtime = Runtime::builder().cores(cores).channel_config(config).build();
-    let (app, port) = (app(), Bound::from(listener));
-    let (ready, waited_for) = (Arc::new(ready), Arc::new(AtomicUsize::new(cores)));
+    let (app, port) = (app(), Port::new(listener, cores, ready));
     let served = runtime.context("start megapipe-rt", REMEDY)?.run(move || {
         let (app, port) = (app.clone(), port.clone());
-        let (ready, waited_for) = (Arc::clone(&ready), Arc::clone(&waited_for));
-        async move {
-            let listener = port.listen()?;
-            if waited_for.fetch_sub(1, Ordering::Relaxed) == 1 {
-                ready.tell();
-            }
-            http::serve(listener, app).await
-        }
+        async move { http::serve(port.listen()?, app).await }
     });
     served.context("serve", REMEDY)
 }
