@@ -11,15 +11,15 @@
 
 mod progress;
 mod rewound;
+mod version2;
 
-use crate::hyper::{LocalExecutor, Timer};
 use crate::net::{Listener, is_shutdown};
 use crate::shutdown::{ShutdownRequested, shutdown_requested};
 use crate::spawn::spawn_local;
 use crate::time::{Elapsed, Sleep, sleep};
 use ::hyper::body::{Body, Incoming};
 use ::hyper::rt::{Read, Write};
-use ::hyper::server::conn::{http1, http2};
+use ::hyper::server::conn::http1;
 use ::hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use progress::{HeaderTimer, Progress};
@@ -44,18 +44,19 @@ const NO_LIMIT: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Time limits for connections of HTTP/1, and for the first bytes of any connection. HTTP/2 has
-/// none: its connections stay open until the client closes them or the runtime is shut down.
+/// Time limits for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// From the first byte of a request to the end of its header, and from the connection's begin
-    /// to its first byte. Usually 30 s. `None`: no limit, so that clients which send nothing, or
+    /// From the first byte of a request over HTTP/1 to the end of its header, and from the
+    /// connection's begin to its first byte. Usually 30 s. `None`: no limit, so that clients which send nothing, or
     /// a header without end, keep their connections.
     pub header: Option<Duration>,
-    /// Between an answer and the first byte of the next request (keep-alive). Usually 75 s, as
-    /// nginx has it: longer than the 60 s after which most load balancers close connections that
-    /// they do not use, because one that uses a connection while the server closes it reports an
-    /// error to its client. `None`: no limit, as with `axum::serve`.
+    /// Between an answer and the first byte of the next request (keep-alive). A connection of
+    /// HTTP/2 without a stream is told to end (`GOAWAY`), and closed after this time once more if
+    /// the client does not react. Usually 75 s, as nginx has it: longer than the 60 s after which
+    /// most load balancers close connections that they do not use, because one that uses a
+    /// connection while the server closes it reports an error to its client. `None`: no limit, as
+    /// with `axum::serve`.
     pub idle: Option<Duration>,
 }
 
@@ -180,7 +181,7 @@ where
         // As long as it could be the preface, but is not all of it.
         match await_bytes(&mut stream, limit, &mut shutdown).await? {
             Waited::Bytes if stream.unread().starts_with(HTTP2_PREFACE) => {
-                return serve_http2(stream, service, shutdown).await;
+                return version2::serve(stream, service, limits, shutdown).await;
             }
             Waited::Bytes if HTTP2_PREFACE.starts_with(stream.unread()) => {}
             Waited::Bytes => return serve_http1(stream, service, limits, shutdown).await,
@@ -188,33 +189,6 @@ where
             Waited::Elapsed => return Err(Elapsed(begun.elapsed()).into()),
         }
     }
-}
-
-async fn serve_http2<I, S, B>(
-    stream: Rewound<I>,
-    service: TowerToHyperService<S>,
-    mut shutdown: ShutdownRequested,
-) -> Result<(), BoxError>
-where
-    I: Read + Write + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
-    S::Future: 'static,
-    S::Error: Into<BoxError>,
-    B: Body + 'static,
-    B::Error: Into<BoxError>,
-{
-    let mut builder = http2::Builder::new(LocalExecutor);
-    let mut connection = Box::pin(builder.timer(Timer).serve_connection(stream, service));
-    let mut ending = false;
-    poll_fn(|context| {
-        if !ending && Pin::new(&mut shutdown).poll(context).is_ready() {
-            ending = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(context)
-    })
-    .await?;
-    Ok(())
 }
 
 /// Serves a connection whose first bytes were read.

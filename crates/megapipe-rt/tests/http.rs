@@ -29,6 +29,7 @@ on_both_drivers!(
     a_connection_that_was_idle_for_long_is_served_again,
     an_answer_that_is_not_read_is_complete,
     time_limits_end_connections,
+    idle_connections_of_http2_end,
 );
 
 const BODY: usize = 3_000_000;
@@ -379,5 +380,26 @@ fn time_limits_end_connections(driver: DriverChoice) {
     client.write_all(GET).unwrap();
     read_answer(&mut client, b"hello");
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    server.stop();
+}
+
+fn idle_connections_of_http2_end(driver: DriverChoice) {
+    let short = Some(Duration::from_millis(50));
+    let server = Server::start_with(driver, 1, TimeLimits { header: None, idle: short });
+    // A stream that takes longer than the limit.
+    assert_eq!(curl(&["--http2-prior-knowledge", &server.url("/slow")]), b"slow");
+    // A client that begins a connection and then says nothing more, not even in answer to a ping.
+    let mut client = server.connect();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut frames = Vec::new();
+    client.read_to_end(&mut frames).unwrap();
+    let (mut rest, mut types) = (&frames[..], Vec::new());
+    while let [a, b, c, kind, ..] = *rest {
+        types.push(kind);
+        rest = &rest[9 + u32::from_be_bytes([0, a, b, c]) as usize..];
+    }
+    // RFC 9113, section 6.8.
+    const GOAWAY: u8 = 7;
+    assert!(types.contains(&GOAWAY), "{types:?}");
     server.stop();
 }
