@@ -48,8 +48,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
     /// From the first byte of a request over HTTP/1 to the end of its header, and from the
-    /// connection's begin to its first byte. Usually 30 s. `None`: no limit, so that clients which send nothing, or
-    /// a header without end, keep their connections.
+    /// connection's begin to its first byte. Usually 30 s. `None`: no limit, so that clients which
+    /// send nothing, or a header without end, keep their connections.
     pub header: Option<Duration>,
     /// Between an answer and the first byte of the next request (keep-alive). A connection of
     /// HTTP/2 without a stream is told to end (`GOAWAY`), and closed after this time once more if

@@ -309,6 +309,11 @@ impl Driver for UringDriver {
             // An end of the time that is only that of a pause is none of the caller's.
             let limit = paused.filter(|paused| left.is_none_or(|left| *paused < left));
             let limits = if urgent { WaitLimits::LOOK } else { self.wait_limits(limit.or(left)) };
+            // Making room for the driver's own entries may have reaped something.
+            if !self.backlog.is_empty() {
+                sink.append(&mut self.backlog);
+                return Ok(Wake::Outcomes);
+            }
             let entered = self.ring.enter(limits)?;
             self.cancelled &= matches!(entered, Entered::Busy);
             let ends =
