@@ -31,6 +31,7 @@ mod figures;
 pub mod fuzzing;
 mod hosts;
 mod http;
+mod installed;
 mod ipc;
 mod load;
 mod manual;

@@ -36,7 +36,8 @@ fn assert_measured(document: &Value, servers: &[&str], printed: &str) {
         assert_eq!(row["subject"], servers[index % servers.len()], "{printed}");
         for note in row["notes"].as_array().unwrap() {
             let note = note.as_str().unwrap();
-            let harmless = ["clean slices", "pairs", "baseline", "busy", "share CPUs"];
+            let harmless =
+                ["clean slices", "pairs", "baseline", "busy", "share CPUs", "wrk itself told"];
             assert!(harmless.iter().any(|known| note.contains(known)), "{note}: {printed}");
         }
     }
@@ -100,6 +101,25 @@ fn http_2_is_measured_by_h2load() {
     }
     assert!(printed.contains("client over HTTP/2: h2load nghttp2/"), "{printed}");
     assert!(printed.contains("4 x 3"), "{printed}");
+}
+
+#[test]
+fn wrk_is_a_second_client_over_http_1() {
+    let more = ["--versions", "1", "--wrk", "--response-bytes", "64", "--transactions", "1"];
+    let Some((document, printed)) = compare("wrk_is_a_second_client_over_http_1", &more) else {
+        return;
+    };
+    let rows = document["results"].as_array().unwrap();
+    let is_by_wrk = |row: &&Value| row["workload"] == "HTTP/1 by wrk";
+    let by_wrk: Vec<&Value> = rows.iter().filter(is_by_wrk).collect();
+    assert_eq!((rows.len(), by_wrk.len()), (4, 2), "{printed}");
+    for row in by_wrk {
+        figure(row, "throughput");
+        figure(row, "server_cpu_us");
+        let told = |note: &Value| note.as_str().unwrap().contains("us (p50) and");
+        assert!(row["notes"].as_array().unwrap().iter().any(told), "{row:#}");
+    }
+    assert!(printed.contains("client over HTTP/1 by wrk: wrk "), "{printed}");
 }
 
 /// Runs a comparison over veth, and checks rows and document.

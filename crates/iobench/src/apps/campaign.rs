@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::apps::App;
-use crate::apps::app_cell::{AppCell, AppSlot, Measured};
+use crate::apps::app_cell::{AppCell, Measured};
 use crate::apps::summary::Summary;
 use crate::apps::wrk;
 use crate::cli::apps::LoadShape;
@@ -16,6 +16,7 @@ use crate::compare::rounds::Clients;
 use crate::compare::slots::SlotShape;
 use crate::engine;
 use crate::engine::environment::Environment;
+use crate::engine::outcome::SlotOutcome;
 use crate::engine::placement::Placement;
 use crate::engine::progress::Progress;
 use crate::engine::rounds::{Bench, CellShape, QUICK_NS, Schedule, Turn};
@@ -79,8 +80,11 @@ impl<'a> Campaign<'a> {
         let mut bench = AppBench { campaign: self, app_cells, labels, servers, clients };
         let measured = engine::rounds::run(&schedule, &mut bench)?;
         drop(bench);
-        let measured: Vec<Measured> =
-            app_cells.iter().zip(measured.outcomes).map(|(s, of)| Measured::of(s, of)).collect();
+        let measured: Vec<Measured> = app_cells
+            .iter()
+            .zip(measured.outcomes)
+            .map(|(app_cell, outcomes)| Measured { app_cell, outcomes })
+            .collect();
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
         let machine = summary.describe(&environment);
         output::print(&format!("{machine}\nnetwork: {}\n", self.network));
@@ -125,7 +129,7 @@ impl<'a> Campaign<'a> {
         cores.dedup();
         let wrk_path = self.app.foreign_path();
         if wrk_path.is_some() {
-            wrk::check_installed()?;
+            wrk::find()?;
         }
         let mut app_cells = Vec::new();
         for cores in cores {
@@ -190,7 +194,7 @@ struct AppBench<'a> {
 }
 
 impl Bench for AppBench<'_> {
-    type Slot = AppSlot;
+    type Slot = SlotOutcome;
 
     fn describe(&self, cell: usize, subject: usize) -> String {
         format!("{}, {}", self.labels[subject], self.app_cells[cell].describe())
@@ -210,23 +214,22 @@ impl Bench for AppBench<'_> {
         Ok(())
     }
 
-    fn measure(&mut self, turn: Turn) -> Result<AppSlot> {
+    fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
         let AppCell { cell, wrk_path, .. } = &self.app_cells[turn.cell];
         let of_cores = self.servers.iter_mut().filter(|(cores, _)| *cores == cell.cores);
         let server = of_cores.map(|(_, server)| server).nth(turn.subject);
         let server = server
             .ok_or_else(|| Error::setup("a slot without a server", "report this as a bug"))?;
         if let Some(clients) = &mut self.clients {
-            return Ok(AppSlot { outcome: clients.measure(turn, server)?, printed: None });
+            return clients.measure(turn, server);
         }
         let path = wrk_path.as_deref().unwrap_or("/");
         let Campaign { shape, signals, .. } = self.campaign;
-        let (outcome, printed) =
-            wrk::run(server, &cell.placement, shape.connections, path, signals)?;
-        Ok(AppSlot { outcome, printed })
+        let load = wrk::Load { path, connections: shape.connections, closes: false };
+        wrk::run(server, &cell.placement, &load, signals)
     }
 
-    fn close(&mut self, _: Turn, _: &mut [Vec<AppSlot>], _: &Progress) -> Result<()> {
+    fn close(&mut self, _: Turn, _: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {
         self.clients = None;
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::apps::App;
 use crate::apps::app_cell::Measured;
-use crate::apps::wrk::Printed;
+use crate::apps::wrk;
 use crate::cli::apps::LoadShape;
 use crate::compare::report::{self, Rounds};
 use crate::compare::table;
@@ -40,7 +40,7 @@ impl<'a> Summary<'a> {
         let labels = app.labels();
         let names: Vec<&str> = labels.iter().map(String::as_str).collect();
         let (mut rows, mut told) = (Vec::new(), Vec::new());
-        for Measured { app_cell, outcomes, printed } in measured {
+        for Measured { app_cell, outcomes } in measured {
             let by_wrk = if app_cell.wrk_path.is_some() { BY_WRK } else { "" };
             let of_cell =
                 report::rows(&app_cell.cell, shape.connections, &names, baseline, outcomes)?;
@@ -49,10 +49,10 @@ impl<'a> Summary<'a> {
                 row.workload = format!("{}{by_wrk}", app.load());
                 row
             }));
-            let notes = |(rounds, printed): (&Rounds, &Vec<Printed>)| -> Vec<String> {
-                note_threads(rounds).into_iter().chain(note_wrk(printed)).collect()
+            let notes = |rounds: &Rounds| -> Vec<String> {
+                note_threads(rounds).into_iter().chain(wrk::note(rounds)).collect()
             };
-            told.extend(outcomes.iter().zip(printed).map(notes));
+            told.extend(outcomes.iter().map(notes));
             // The last variant is MegaPipe's; its ratio to every other one is always shown.
             let ours = names.len() - 1;
             let others = (0..ours).filter(|&other| other != baseline && ours != baseline);
@@ -143,14 +143,6 @@ fn note_threads(rounds: &Rounds) -> Option<String> {
         .map(|busy| format!("{:.0} %", busy * 100.0))
         .collect();
     Some(format!("its workers were busy {}", busy.join(", ")))
-}
-
-/// wrk prints only percentiles, which cannot be merged into a histogram.
-fn note_wrk(printed: &[Printed]) -> Option<String> {
-    let middle =
-        |figure: fn(&Printed) -> f64| median(&printed.iter().map(figure).collect::<Vec<_>>());
-    let (p50, p99) = middle(|p| p.p50_us).zip(middle(|p| p.p99_us))?;
-    Some(format!("wrk itself told latencies of {p50:.0} us (p50) and {p99:.0} us (p99)"))
 }
 
 /// Returns the ratios of one variant to a variant other than the baseline.

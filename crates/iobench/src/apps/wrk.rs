@@ -1,16 +1,18 @@
 //! Slots with wrk, an independent client: it reports requests per second and latencies, and the
 //! kernel reports the server's CPU time.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use crate::client::slices::SLICE_NS;
-use crate::engine::outcome::{Figures, SlotOutcome};
+use crate::engine::outcome::{Figures, PrintedLatencies, SlotOutcome};
 use crate::engine::placement::Placement;
+use crate::engine::rounds::Rounds;
 use crate::engine::sampler::{Border, ClientSide, Sampler, Sides, Used, wall_ns};
 use crate::engine::slices::SliceCounts;
+use crate::engine::statistics::median;
 use crate::error::{Error, Result};
 use crate::figures::{self, new_times};
+use crate::installed::{search, version};
 use crate::load::external::run_to_end;
 use crate::server::running::Running;
 use crate::sys::signals::Signals;
@@ -28,8 +30,7 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Printed {
     pub(crate) requests: u64,
     pub(crate) rate: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
+    pub(crate) latencies: PrintedLatencies,
     pub(crate) errors: u64,
 }
 
@@ -42,15 +43,23 @@ struct Run {
     sides: Sides,
 }
 
+/// How wrk loads a server.
+pub(crate) struct Load<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) connections: usize,
+    /// Whether each request asks the server to close the connection after its answer. The latencies
+    /// leave out the opening of connections.
+    pub(crate) closes: bool,
+}
+
 /// Loads a server once with wrk.
 pub(crate) fn run(
     server: &mut Running,
     placement: &Placement,
-    connections: usize,
-    path: &str,
+    load: &Load<'_>,
     signals: &Signals,
-) -> Result<(SlotOutcome, Option<Printed>)> {
-    let run = execute(server, placement, connections, path, signals)?;
+) -> Result<SlotOutcome> {
+    let run = execute(server, placement, load, signals)?;
     // wrk prints percentiles only, from which no histogram can be made.
     let latencies = figures::encode(&new_times())?;
     let mut outcome = SlotOutcome { latencies, ..SlotOutcome::default() };
@@ -59,36 +68,40 @@ pub(crate) fn run(
     }
     let Some((printed, client_ns)) = parse(&run.text).zip(run.client_ns) else {
         outcome.problems.push("wrk did not end in time or told no figures".to_owned());
-        return Ok((outcome, None));
+        return Ok(outcome);
     };
     if printed.errors > 0 {
         outcome.problems.push(format!("wrk counted {} errors", printed.errors));
     }
     if printed.requests == 0 {
         outcome.problems.push("wrk got no answer".to_owned());
-        return Ok((outcome, None));
+        return Ok(outcome);
     }
     judge(&mut outcome, &run, &printed, client_ns, placement);
-    Ok((outcome, Some(printed)))
+    outcome.printed = Some(printed.latencies);
+    Ok(outcome)
 }
 
 /// Runs wrk and waits for its end.
 fn execute(
     server: &Running,
     placement: &Placement,
-    connections: usize,
-    path: &str,
+    load: &Load<'_>,
     signals: &Signals,
 ) -> Result<Run> {
-    let words = [
+    let Load { path, connections, closes } = *load;
+    let mut words = vec![
         "wrk".to_owned(),
-        format!("-t{}", placement.client_cpus.len()),
+        format!("-t{}", placement.client_cpus.len().min(connections)),
         format!("-c{connections}"),
         format!("-d{SECONDS}s"),
         "--latency".to_owned(),
         LONG_TIMEOUT.to_owned(),
         format!("http://{}{path}", server.address()),
     ];
+    if closes {
+        words.push("--header=Connection: close".to_owned());
+    }
     let cpus = placement.client_cpus.clone();
     let client = ClientSide { cpus, owned: true, roaming: false };
     let mut sampler = Sampler::new(&client, &[], Some(&server.side(&placement.server_cpus)))?;
@@ -128,19 +141,26 @@ fn judge(
     outcome.figures = (outcome.slices.clean > 0).then_some(figures);
 }
 
-/// Fails if wrk is not installed.
-pub(crate) fn check_installed() -> Result<()> {
-    let found = std::process::Command::new("wrk")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    found.map(|_| ()).map_err(|error| {
+/// Returns wrk's version; fails if it is not installed.
+pub(crate) fn find() -> Result<String> {
+    let file = search(&[], "wrk").ok_or_else(|| {
         Error::setup(
-            format!("cannot start wrk: {error}"),
+            "the program wrk is not installed",
             "install the package wrk (`cargo xtask setup`), or omit --wrk",
         )
-    })
+    })?;
+    Ok(version(&file, "-v"))
+}
+
+/// Describes the latencies that wrk printed, in the median over slots. It prints only percentiles,
+/// which cannot be merged into a histogram.
+pub(crate) fn note(rounds: &Rounds<SlotOutcome>) -> Option<String> {
+    let printed: Vec<_> = rounds.iter().flatten().filter_map(|slot| slot.printed).collect();
+    let middle = |figure: fn(&PrintedLatencies) -> f64| {
+        median(&printed.iter().map(figure).collect::<Vec<_>>())
+    };
+    let (p50, p99) = middle(|p| p.p50_us).zip(middle(|p| p.p99_us))?;
+    Some(format!("wrk itself told latencies of {p50:.0} us (p50) and {p99:.0} us (p99)"))
 }
 
 /// Reads what wrk prints with --latency.
@@ -160,8 +180,10 @@ pub(crate) fn parse(text: &str) -> Option<Printed> {
     Some(Printed {
         requests,
         rate,
-        p50_us: microseconds(&value_of("50%")?)?,
-        p99_us: microseconds(&value_of("99%")?)?,
+        latencies: PrintedLatencies {
+            p50_us: microseconds(&value_of("50%")?)?,
+            p99_us: microseconds(&value_of("99%")?)?,
+        },
         errors: wrong + failed,
     })
 }
@@ -198,7 +220,8 @@ Transfer/sec:      2.73MB
     fn figures_are_read_with_their_units() {
         let printed = parse(PRINTED).unwrap();
         assert_eq!((printed.requests, printed.errors), (5_000, 0));
-        assert_eq!((printed.rate, printed.p50_us, printed.p99_us), (4_545.5, 250.0, 1_500_000.0));
+        let PrintedLatencies { p50_us, p99_us } = printed.latencies;
+        assert_eq!((printed.rate, p50_us, p99_us), (4_545.5, 250.0, 1_500_000.0));
     }
 
     #[test]

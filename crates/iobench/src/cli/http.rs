@@ -15,6 +15,7 @@ Examples:
   iobench http --servers tokio,megapipe-rt --versions 1 --connections 1,16,256 --cores 1,2
   iobench http --versions 2 --streams 1,10,100 --response-bytes 64,16384
   iobench http --versions 1 --transactions 0 --connections 16 --cores 1 --idle 0,10000
+  iobench http --versions 1 --wrk --connections 16,256
   iobench http --servers tokio --peer 'mine=./server --port {port}' --rounds 10
   iobench http --path veth --servers tokio,megapipe-rt-mtcp,megapipe-rt-mtcp/mtcp --versions 1
 
@@ -35,6 +36,11 @@ Over HTTP/1, iobench is the client and checks every byte of every answer. Over H
 and writes a line for each, from which the latencies follow, so its own CPU time is higher than that
 of iobench's clients: compare servers with each other, and not HTTP/2 with HTTP/1. h2load uses the
 kernel's TCP, so clients on user-level TCP need --versions 1.
+
+With --wrk (package wrk) each workload of HTTP/1 is measured once more, with wrk as the client. It
+counts answers by their status, and asks the server to close a connection that is for one request.
+It prints only percentiles of its latencies, without the opening of connections: they are in the
+row's notes.
 
 Idle connections are those of HTTP/1 keep-alive, also beside HTTP/2: each has made one request. They
 are opened to each server before its slots and closed after them. Before the first slot the memory
@@ -87,6 +93,10 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0",
           value_parser = parse_idle)]
     pub(crate) idle: Vec<usize>,
+
+    /// Also load the servers with wrk over HTTP/1, one second at a time
+    #[arg(long)]
+    pub(crate) wrk: bool,
 
     /// Bytes of the answer to each request, a list [default: 64,16384; with --quick 64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_message_bytes)]

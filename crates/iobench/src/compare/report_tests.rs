@@ -31,6 +31,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
         thread_busy: Vec::new(),
         congestion: None,
         idle_bytes: None,
+        printed: None,
         problems: Vec::new(),
     }
 }

@@ -99,6 +99,13 @@ impl Accounts {
     }
 }
 
+/// Percentiles of latencies in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PrintedLatencies {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
 /// The outcome of one slot of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SlotOutcome {
@@ -122,6 +129,9 @@ pub(crate) struct SlotOutcome {
     /// Memory of the server's processes for each idle connection, in bytes, if some were open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_bytes: Option<f64>,
+    /// Latencies that an independent client printed, which has no histogram of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) printed: Option<PrintedLatencies>,
     /// Reasons against the validity of the whole slot.
     pub(crate) problems: Vec<String>,
 }

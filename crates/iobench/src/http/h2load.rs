@@ -15,8 +15,8 @@ use crate::client::slices::{Slicing, Tally};
 use crate::client::warm_up::{LEAD_NS, WARM_UP_NS};
 use crate::compare::slots::Load;
 use crate::error::{Context, Error, Result};
+use crate::installed::{search, version};
 use crate::load::external::External;
-use crate::programs::installed::{search, version};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 

@@ -3,14 +3,14 @@
 //!
 //! `servers` has the servers, which are programs of their own (`iobench-external http`), and `plan`
 //! the workloads. Slots, figures and rows are those of `compare`; over HTTP/2 `h2load` is the
-//! client.
+//! client, and over HTTP/1 `wrk` can be a second one.
 
 mod h2load;
 mod plan;
 mod servers;
 mod table;
 
-use crate::apps::environment;
+use crate::apps::{environment, wrk};
 use crate::cli::http::{HttpArgs, Version};
 use crate::client::ClientGroup;
 use crate::client::protocol::get::Get;
@@ -57,6 +57,7 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let (names, baseline) = (servers.names(), servers.baseline);
     let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;
     let h2load = plan.has(Version::Two).then(Program::find).transpose()?;
+    let wrk = arguments.wrk.then(wrk::find).transpose()?;
     if plan.most_idle() > 0 && arguments.path != PathKind::Loopback {
         let what = "idle connections of HTTP are measured over loopback only";
         return Err(Error::setup(what, "leave out --path or --idle"));
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     drop(bench);
     let mut rows = rows(&plan, &names, baseline, &measured)?;
     rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
-    let file = describe(&servers, h2load.as_ref(), &network);
+    let file = describe(&servers, h2load.as_ref(), wrk.as_deref(), &network);
     let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
     output::print(&format!("{}\n{file}\n", report::describe(&environment, of_servers)));
     table::table(&rows, names[baseline]).print();
@@ -134,11 +135,12 @@ fn rows(
 ) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     for (workload, outcomes) in plan.workloads.iter().zip(&measured.outcomes) {
-        let Workload { version, connections, streams, cell } = workload;
+        let Workload { connections, streams, cell, .. } = workload;
         let of_workload = report::rows(cell, *connections, names, baseline, outcomes)?;
-        rows.extend(of_workload.into_iter().map(|mut row| {
+        rows.extend(of_workload.into_iter().zip(outcomes).map(|(mut row, rounds)| {
             report::note_sharing(&mut row);
-            Row { workload: version.name().to_owned(), pipeline: *streams, ..row }
+            row.notes.extend(wrk::note(rounds));
+            Row { workload: workload.name(), pipeline: *streams, ..row }
         }));
     }
     Ok(rows)
@@ -165,15 +167,20 @@ fn slots(plan: &Plan, measured: &Measured<SlotOutcome>) -> Slots {
 }
 
 /// Returns the versions of servers and clients, and the network, as text.
-fn describe(servers: &Servers, h2load: Option<&Program>, network: &str) -> String {
-    let h2load = h2load.map_or(String::new(), |program| {
-        format!(
-            "client over HTTP/2: {}, which checks the status of every answer\n",
-            program.version
-        )
-    });
+fn describe(
+    servers: &Servers,
+    h2load: Option<&Program>,
+    wrk: Option<&str>,
+    network: &str,
+) -> String {
+    let of_status = |http: &str, version: &str| {
+        format!("client over {http}: {version}, which checks the status of every answer\n")
+    };
+    let h2load = h2load.map_or(String::new(), |program| of_status("HTTP/2", &program.version));
+    let wrk = wrk.map_or(String::new(), |version| of_status("HTTP/1 by wrk", version));
     format!(
-        "{}client over HTTP/1: iobench {}, which checks every byte\n{h2load}network: {network}\n",
+        "{}client over HTTP/1: iobench {}, which checks every byte\n{wrk}{h2load}\
+         network: {network}\n",
         servers.describe(),
         env!("IOBENCH_VERSION")
     )
@@ -278,7 +285,7 @@ impl Bench for HttpBench<'_> {
         let servers = of_cores(&mut self.groups, workload)?;
         let is_first = first.round == 0 && !first.again;
         self.held = self.idle.open(&workload.cell, servers, is_first.then_some(progress))?;
-        self.clients = Some(self.clients(workload)?);
+        self.clients = (!workload.by_wrk).then(|| self.clients(workload)).transpose()?;
         Ok(())
     }
 
@@ -288,10 +295,14 @@ impl Bench for HttpBench<'_> {
         if let Some(reason) = self.idle.refusal(&workload.cell, server) {
             return Ok(SlotOutcome::failed(reason));
         }
-        match &mut self.clients {
-            Some(clients) => clients.measure(turn, server),
-            None => Err(Error::setup("a slot without clients", "report this as a bug")),
+        if let Some(clients) = &mut self.clients {
+            return clients.measure(turn, server);
         }
+        let Workload { connections, cell, .. } = workload;
+        let path = format!("/{}", cell.exchange.response_bytes);
+        let closes = cell.transactions == 1;
+        let load = wrk::Load { path: &path, connections: *connections, closes };
+        wrk::run(server, &cell.placement, &load, self.signals)
     }
 
     fn close(&mut self, first: Turn, slots: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::apps::wrk;
 use crate::cli::http::{HttpArgs, Version};
 use crate::client::protocol::get::Get;
 use crate::client::slices::Slicing;
@@ -29,6 +30,8 @@ const START_NS: u64 = 1_500_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Workload {
     pub(crate) version: Version,
+    /// Whether wrk is the client.
+    pub(crate) by_wrk: bool,
     pub(crate) connections: usize,
     /// Requests under way on each connection.
     pub(crate) streams: u32,
@@ -37,9 +40,14 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
+    /// Returns the version of HTTP, and the client if there are two for it.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}", self.version.name(), if self.by_wrk { " by wrk" } else { "" })
+    }
+
     /// Returns a short text for users.
     pub(crate) fn describe(&self) -> String {
-        let Workload { version, connections, streams, cell } = self;
+        let Workload { connections, streams, cell, .. } = self;
         let transactions = match cell.transactions {
             0 => "persistent".to_owned(),
             count => format!("{count} per connection"),
@@ -49,7 +57,7 @@ impl Workload {
         let idle = if cell.idle > 0 { format!(", {} idle", cell.idle) } else { String::new() };
         format!(
             "{}, {connections}{streams} connections, {transactions}, {} B, {} core{plural}{idle}",
-            version.name(),
+            self.name(),
             cell.exchange.response_bytes,
             cell.cores
         )
@@ -122,8 +130,12 @@ impl Plan {
             let spare_ns =
                 if workload.version == Version::Two { SPARE_NS + STARTING_NS } else { 0 };
             let idle_ns = workload.cell.idle as u64 * IDLE_CONNECTION_NS / self.passes as u64;
-            let slot_ns =
-                WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS + spare_ns + idle_ns;
+            let measured_ns = if workload.by_wrk {
+                wrk::SECONDS * 1_000_000_000
+            } else {
+                self.slicing.total_ns()
+            };
+            let slot_ns = WARM_UP_NS + measured_ns + SLOT_OVERHEAD_NS + spare_ns + idle_ns;
             CellShape { subjects: self.servers, baseline, slot_ns }
         };
         Schedule {
@@ -156,7 +168,7 @@ fn workloads(arguments: &HttpArgs, allowed: &[usize]) -> Result<Vec<Workload>> {
     let mut workloads = Vec::new();
     for &cores in &cores {
         let placement = Placement::choose(cores, allowed, &cpus)?;
-        for &(version, transactions, connections, streams) in &loads {
+        for &Load { version, by_wrk, transactions, connections, streams } in &loads {
             let points = sizes.iter().flat_map(|&size| idle.iter().map(move |&idle| (size, idle)));
             workloads.extend(points.map(|(response_bytes, idle)| {
                 let request_bytes = match version {
@@ -167,15 +179,26 @@ fn workloads(arguments: &HttpArgs, allowed: &[usize]) -> Result<Vec<Workload>> {
                 let exchange = Exchange { request_bytes, response_bytes };
                 let placement = placement.clone();
                 let cell = Cell { cores, placement, exchange, transactions, idle };
-                Workload { version, connections, streams, cell }
+                Workload { version, by_wrk, connections, streams, cell }
             }));
         }
     }
     Ok(workloads)
 }
 
-/// Returns the combinations of version, requests per connection, connections and streams.
-fn loads(arguments: &HttpArgs, connections: &[usize]) -> Vec<(Version, u32, usize, u32)> {
+/// What a workload is without the sizes of its answers and the numbers of cores and idle
+/// connections.
+#[derive(Clone, Copy)]
+struct Load {
+    version: Version,
+    by_wrk: bool,
+    transactions: u32,
+    connections: usize,
+    streams: u32,
+}
+
+/// Returns the combinations of version, client, requests per connection, connections and streams.
+fn loads(arguments: &HttpArgs, connections: &[usize]) -> Vec<Load> {
     let (transactions, streams) = (unique(&arguments.transactions), unique(&arguments.streams));
     let mut loads = Vec::new();
     for version in unique(&arguments.versions) {
@@ -184,10 +207,22 @@ fn loads(arguments: &HttpArgs, connections: &[usize]) -> Vec<(Version, u32, usiz
             // h2load keeps its connections.
             Version::Two => (&[0][..usize::from(transactions.contains(&0))], &streams[..]),
         };
-        for &transactions in transactions {
-            for &connections in connections {
-                let load = |&streams: &u32| (version, transactions, connections, streams);
-                loads.extend(streams.iter().map(load));
+        let clients =
+            if arguments.wrk && version == Version::One { &[false, true][..] } else { &[false] };
+        for &by_wrk in clients {
+            // A connection of wrk has one request or all.
+            let transactions = transactions.iter().filter(|&&count| !by_wrk || count < 2);
+            for &transactions in transactions {
+                for &connections in connections {
+                    let load = |&streams: &u32| Load {
+                        version,
+                        by_wrk,
+                        transactions,
+                        connections,
+                        streams,
+                    };
+                    loads.extend(streams.iter().map(load));
+                }
             }
         }
     }
@@ -246,6 +281,16 @@ mod tests {
         let texts: Vec<String> = plan.workloads.iter().map(Workload::describe).collect();
         assert_eq!(texts.len(), 4);
         assert_eq!(texts[3], "HTTP/2, 16 x 10 connections, persistent, 64 B, 1 core");
+    }
+
+    #[test]
+    fn wrk_measures_what_it_can_once_more() {
+        let words = ["--wrk", "--connections", "4", "--cores", "1", "--response-bytes", "64"];
+        let plan = plan(&[&words[..], &["--transactions", "0,1,8"]].concat(), 2).unwrap();
+        let texts: Vec<String> = plan.workloads.iter().map(Workload::describe).collect();
+        let by_wrk: Vec<&String> = texts.iter().filter(|text| text.contains("wrk")).collect();
+        assert_eq!((texts.len(), by_wrk.len()), (6, 2), "{texts:?}");
+        assert_eq!(by_wrk[1], "HTTP/1 by wrk, 4 connections, 1 per connection, 64 B, 1 core");
     }
 
     #[test]

@@ -12,10 +12,10 @@ use crate::cli::http::{HttpArgs, Version};
 use crate::client::ClientKind;
 use crate::engine::placement::unique;
 use crate::error::{Context, Error, Result};
+use crate::installed::find_own;
 use crate::network::PathKind;
 use crate::output;
 use crate::path::{Path, check_device};
-use crate::programs::installed::find_own;
 use crate::programs::mtcp::{self, Interface};
 use crate::server::external::{ExternalProcess, Foreign};
 use crate::server::peer::Peer;
@@ -136,6 +136,12 @@ impl Contender {
                      uses the kernel's"
                 ),
                 format!("add --versions 1, or choose `{}/kernel`", self.peer.name()),
+            ));
+        }
+        if self.client == ClientKind::Mtcp && arguments.wrk {
+            return Err(Error::setup(
+                format!("`{label}` has clients on user-level TCP, and wrk uses the kernel's"),
+                format!("leave out --wrk, or choose `{}/kernel`", self.peer.name()),
             ));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::programs::installed::find_runner;
+use crate::installed::find_runner;
 
 const REMEDY: &str = "build it with `cargo build --release -p fabled -p fable-preload`";
 

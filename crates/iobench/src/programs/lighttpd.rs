@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::apps::environment::room_for;
 use crate::error::{Context, Result};
+use crate::installed::{find, version};
 use crate::network::PathKind;
 use crate::network::veth::Veth;
-use crate::programs::installed::{find, version};
 use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::apps::environment::{is_root, room_for};
 use crate::error::Result;
-use crate::programs::installed::{ask, find, version};
+use crate::installed::{ask, find, version};
 use crate::programs::{Amount, Cell, Printed, Program, Target};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;

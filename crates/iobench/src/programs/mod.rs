@@ -8,7 +8,6 @@
 
 mod campaign;
 mod fable;
-pub(crate) mod installed;
 mod lighttpd;
 mod link;
 mod memcached;

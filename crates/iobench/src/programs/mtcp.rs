@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::apps::environment::Scratch;
 use crate::error::{Context, Error, Result};
+use crate::installed::find_runner;
 use crate::network::namespace::has_capabilities;
 use crate::network::veth::PREFIX_BITS;
-use crate::programs::installed::find_runner;
 use crate::stack::SEGMENT_LIFETIME_MS;
 use crate::sys::socket::CongestionControl;
 

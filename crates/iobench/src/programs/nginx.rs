@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::apps::environment::{is_root, room_for};
 use crate::apps::wrk;
 use crate::error::{Context, Result};
-use crate::programs::installed::{find, version};
+use crate::installed::{find, version};
 use crate::programs::{Amount, Cell, Printed, Program, Target};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
@@ -92,9 +92,13 @@ impl Program for Nginx {
             let wrk::Printed { errors, requests, .. } = printed;
             return Err(format!("wrk counted {errors} errors and {requests} answers"));
         }
-        let latency =
-            ReportedLatency { mean: None, p50: Some(printed.p50_us), p99: Some(printed.p99_us) };
-        Ok(Printed { operations: printed.requests, operations_s: printed.rate, latency })
+        let wrk::Printed { requests, rate, latencies, .. } = printed;
+        let latency = ReportedLatency {
+            mean: None,
+            p50: Some(latencies.p50_us),
+            p99: Some(latencies.p99_us),
+        };
+        Ok(Printed { operations: requests, operations_s: rate, latency })
     }
 }
 

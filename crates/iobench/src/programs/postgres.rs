@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use crate::apps::environment::is_root;
 use crate::error::{Error, Result};
+use crate::installed::{find, find_in, search, version, versions_below};
 use crate::load::external;
-use crate::programs::installed::{find, find_in, search, version, versions_below};
 use crate::programs::server::as_user;
 use crate::programs::{Amount, Cell, Printed, Program, Target};
 use crate::results::ReportedLatency;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::programs::installed::{ask, find, version};
+use crate::installed::{ask, find, version};
 use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;

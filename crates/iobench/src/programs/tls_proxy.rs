@@ -8,8 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use crate::error::{Context, Error, Result};
+use crate::installed::{find_own, version};
 use crate::network::PathKind;
-use crate::programs::installed::{find_own, version};
 use crate::programs::lighttpd::Lighttpd;
 use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
 use crate::sys::signals::Signals;
