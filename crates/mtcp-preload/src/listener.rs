@@ -199,8 +199,7 @@ fn of_stack(
             world.context.set_nonblocking(descriptor, true)?;
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
             let connection = state::Socket { nonblocking, kernel: None, ..socket };
-            let handle = world.enter(number, descriptor, connection);
-            world.note_peer(handle, peer);
+            world.enter(number, descriptor, connection);
             let peer = if socket.mapped { address::mapped(peer) } else { peer };
             Ok(Some(Accepted::Stack(number, peer)))
         }

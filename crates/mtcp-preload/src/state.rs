@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::outcome::{Outcome, check, failure};
 use crate::table::{self, Handle, Kind};
 use crate::waker::Waker;
-use crate::{address, failure as stack_failure, peer_reset, process, report, settings};
+use crate::{failure as stack_failure, peer_reset, process, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
@@ -12,7 +12,7 @@ use mtcp::{Context, Descriptor, Family, Mtcp};
 use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,7 +64,7 @@ pub(crate) struct World {
     /// Whether the user was told that the stack has failed.
     has_complained: bool,
     /// The open connections, for the process that resets them if this one is killed.
-    shared: Option<SharedConnections>,
+    shared: Option<Arc<SharedConnections>>,
 }
 
 /// The phase of the stack in this process.
@@ -281,18 +281,6 @@ impl World {
         handle
     }
 
-    /// Adds a connection to the list of those that are reset if the program is killed.
-    pub(crate) fn note_peer(&mut self, handle: Handle, remote: SocketAddr) {
-        let Some(shared) = &self.shared else { return };
-        // An attempt that failed at once has no local address.
-        if let Ok(local) = self.context.getsockname(handle.descriptor)
-            && !local.ip().is_unspecified()
-        {
-            let (local, remote) = (address::unmapped(local).0, address::unmapped(remote).0);
-            shared.insert(handle.descriptor, local, remote);
-        }
-    }
-
     fn begin_use(&mut self, descriptor: Descriptor, socket: Option<Socket>) -> Handle {
         let index = descriptor.0 as usize;
         if index >= self.entries.len() {
@@ -359,9 +347,6 @@ impl World {
         if entry.uses == 0 {
             if let Some(kernel) = entry.socket.take().and_then(|socket| socket.kernel) {
                 table::close_hidden(kernel);
-            }
-            if let Some(shared) = &self.shared {
-                shared.remove(handle.descriptor);
             }
             // Lingering is already over; no caller can report other failures.
             let _ = self.context.close(handle.descriptor);
@@ -434,7 +419,7 @@ fn start() -> Result<World, String> {
     let signals = crate::signals::BlockedSignals::all();
     let opened = Mtcp::start(config).and_then(|mtcp| mtcp.context(0));
     drop(signals);
-    let context = opened.map_err(|error| error.to_string())?;
+    let mut context = opened.map_err(|error| error.to_string())?;
     let placeholder = |family| placeholder(family).map_err(|error| failed("socket", error));
     let placeholders = [placeholder(libc::AF_INET)?, placeholder(libc::AF_INET6)?];
     let options = |socket: &Option<OwnedFd>| {
@@ -451,6 +436,10 @@ fn start() -> Result<World, String> {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     // They stay open until the program ends.
     let placeholders = placeholders.map(|socket| socket.map_or(-1, IntoRawFd::into_raw_fd));
+    let shared = peer_reset::start().map(Arc::new);
+    if let Some(shared) = &shared {
+        context.record_connections(Arc::clone(shared));
+    }
     Ok(World {
         descriptors: context.system_descriptors(),
         context,
@@ -462,7 +451,7 @@ fn start() -> Result<World, String> {
         internal,
         kick: kick.into_raw_fd(),
         has_complained: false,
-        shared: peer_reset::start(),
+        shared,
     })
 }
 

@@ -66,7 +66,7 @@
 //! - `start`: [`Mtcp`], the stacks of a process. [`config`]: their settings.
 //! - [`requirements`]: what a machine lacks for a configuration.
 //! - [`stat`]: reports of running stacks, for `mtcp stat`.
-//! - [`peer_reset`]: resets the connections of a program that was killed.
+//! - [`peer_reset`], `shared_connections`: resets the connections of a program that was killed.
 //! - `spsc`, `system`: rings between two threads, system calls.
 //! - `sandbox`: what the stack's own threads may do.
 //!
@@ -86,6 +86,7 @@ mod engine;
 #[cfg(test)]
 mod error_tests;
 mod sandbox;
+mod shared_connections;
 mod socket;
 mod spsc;
 mod start;

@@ -189,11 +189,6 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
         let world = guard.world()?;
         world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
-        // A call on a socket that is connected, or is connecting, may name another peer.
-        let is_new = |error: &std::io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
-        if begun.as_ref().is_err_and(is_new) {
-            world.note_peer(socket, remote);
-        }
         let pending = |error: &std::io::Error| {
             matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY))
         };

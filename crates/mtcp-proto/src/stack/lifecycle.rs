@@ -72,6 +72,7 @@ impl Stack {
             }
             entry.attached = false;
             let (hash, flow) = (u64::from(entry.hash), *entry.connection.flow());
+            self.table.note_change(index);
             let record = remains.and_then(|remains| self.enter_time_wait(flow, &remains));
             match record {
                 Some(record) => self.flows.replace(hash, index, record | IN_TIME_WAIT),

@@ -402,6 +402,23 @@ impl Stack {
         self.table.iter().map(|(socket, slot)| describe(socket, slot))
     }
 
+    /// Makes [`Stack::next_change`] report connections, beginning with the present ones.
+    pub fn report_changes(&mut self) {
+        self.table.report_changes();
+    }
+
+    /// The next change of the set of connections: the index of one that has appeared, in whatever
+    /// state, with its local address and its peer's, or an index at which there is none any more. A
+    /// change is reported at least once, with the present state.
+    pub fn next_change(&mut self) -> Option<(u32, Option<(SocketAddr, SocketAddr)>)> {
+        let index = self.table.next_change()?;
+        // An aborted connection may still have its reset to send.
+        let is_left = |entry: &&Entry| entry.attached || entry.connection.wants_output().is_some();
+        let entry = self.table.connection(index).filter(is_left);
+        let flow = entry.map(|entry| entry.connection.flow());
+        Some((index, flow.map(|flow| (flow.local(), flow.remote()))))
+    }
+
     /// Bytes of memory that all buffers hold now; zero when no connection has data waiting.
     pub fn buffer_bytes(&self) -> usize {
         self.shared.pool.used_bytes()

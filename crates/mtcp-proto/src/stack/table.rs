@@ -116,6 +116,8 @@ pub(super) struct Table {
     pub(super) belonging: Links,
     /// The orphans, in the order in which their applications closed them.
     orphans: List,
+    /// The indices at which connections have appeared or ended, if that is reported.
+    changes: Option<Vec<u32>>,
 }
 
 impl Table {
@@ -125,6 +127,7 @@ impl Table {
             limit,
             belonging: Links::default(),
             orphans: List::default(),
+            changes: None,
         }
     }
 
@@ -135,11 +138,28 @@ impl Table {
     #[inline]
     pub(super) fn insert(&mut self, slot: Slot) -> Result<SocketId, Error> {
         let (index, generation) = self.slots.insert(slot).ok_or(Error::TooMany)?;
+        self.note_change(index);
         Ok(SocketId { index, generation })
     }
 
     pub(super) fn remove(&mut self, index: u32) {
         self.slots.remove(index);
+        self.note_change(index);
+    }
+
+    /// Starts to report changes, and reports the present sockets.
+    pub(super) fn report_changes(&mut self) {
+        self.changes = Some(self.slots.iter().map(|(index, ..)| index).collect());
+    }
+
+    pub(super) fn note_change(&mut self, index: u32) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(index);
+        }
+    }
+
+    pub(super) fn next_change(&mut self) -> Option<u32> {
+        self.changes.as_mut()?.pop()
     }
 
     /// Slots that were ever used; their indices are below.

@@ -3,6 +3,7 @@
 use super::alarm::Alarm;
 use super::port::Port;
 use super::{Engine, EngineFailure, clock};
+use crate::shared_connections::SharedConnections;
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags, Shutdown,
     SocketId, Urgent,
@@ -149,6 +150,10 @@ impl Port for Engine {
         }
         // A stack without addresses has no connections: each one was reset.
         self.stack.set_addresses(self.now, &[]);
+    }
+
+    fn record_connections(&mut self, shared: Arc<SharedConnections>) {
+        Engine::record_connections(self, shared);
     }
 
     fn counters(&mut self) -> Counters {

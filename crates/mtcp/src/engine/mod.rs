@@ -27,6 +27,7 @@ pub(crate) use self::paired::{Application, PairedError, start as start_paired};
 pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
+use crate::shared_connections::SharedConnections;
 use crate::spsc::Sleep;
 use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
 use std::io;
@@ -75,6 +76,8 @@ pub struct Engine {
     lying: bool,
     /// Why it cannot run any more.
     failure: Option<EngineFailure>,
+    /// The connections that another process resets if this one is killed.
+    shared: Option<Arc<SharedConnections>>,
 }
 
 impl Engine {
@@ -101,6 +104,7 @@ impl Engine {
             blocked: false,
             lying: false,
             failure: None,
+            shared: None,
         }
     }
 
@@ -219,6 +223,22 @@ impl Engine {
         self.stack.connect(self.now, local, remote, options)
     }
 
+    /// Records connections from now on, each until it has ended.
+    pub(crate) fn record_connections(&mut self, shared: Arc<SharedConnections>) {
+        self.shared = Some(shared);
+        self.stack.report_changes();
+    }
+
+    fn record_changes(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        while let Some((index, names)) = self.stack.next_change() {
+            match names {
+                Some((local, remote)) => shared.insert(index, local, remote),
+                None => shared.remove(index),
+            }
+        }
+    }
+
     /// Processes the kernel's messages about neighbours and addresses, which may have woken the
     /// engine.
     fn follow(&mut self) -> io::Result<()> {
@@ -237,11 +257,15 @@ impl Engine {
 
     /// Runs the second half of a turn.
     pub(crate) fn transmit(&mut self) -> io::Result<()> {
+        // New connections are recorded before their peers learn of them, and ended ones are removed
+        // after their last packet has left.
+        self.record_changes();
         let full = self.stack.output(self.now, &mut self.link);
         match self.link.flush() {
             Ok(held) => self.blocked = held || full,
             Err(error) => return Err(self.fail(EngineFailure::Send, &error)),
         }
+        self.record_changes();
         Ok(())
     }
 

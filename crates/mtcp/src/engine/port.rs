@@ -3,6 +3,7 @@
 
 use super::EngineFailure;
 use super::alarm::Alarm;
+use crate::shared_connections::SharedConnections;
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags, Shutdown,
     SocketId, Urgent,
@@ -106,5 +107,7 @@ pub(crate) trait Port {
     fn unfinished(&mut self) -> usize;
     /// Resets all connections that [`Port::unfinished`] counts.
     fn abort_all(&mut self);
+    /// Records all connections in shared memory from now on, each until it has ended.
+    fn record_connections(&mut self, shared: Arc<SharedConnections>);
     fn counters(&mut self) -> Counters;
 }

@@ -1,9 +1,12 @@
 //! Drives a context that several threads share behind a lock: publishes commands to the engine's
-//! thread, takes its events, and tells whether sleeping threads must be woken.
+//! thread, takes its events, and tells whether sleeping threads must be woken. Records connections
+//! for the process that resets them if this one is killed.
 
 use super::Context;
 use crate::engine::EngineFailure;
+use crate::shared_connections::SharedConnections;
 use std::io;
+use std::sync::Arc;
 
 impl Context {
     /// Publishes the commands since the last turn to an engine with its own thread, so that data,
@@ -37,6 +40,12 @@ impl Context {
     /// or that finds nothing, fails with `ENXIO` (the interface is gone) or `ENETDOWN`.
     pub fn failure(&self) -> Option<EngineFailure> {
         self.port.failure()
+    }
+
+    /// Records all connections of this context's stack in memory that another process shares, from
+    /// the handshake's first packet until the connection has ended.
+    pub fn record_connections(&mut self, shared: Arc<SharedConnections>) {
+        self.port.record_connections(shared);
     }
 
     /// Whether any call has taken events since the last `take_news`; some may be for another

@@ -116,7 +116,14 @@ cases! { waiting PAIRED;
     waiting_for_no_data_takes_no_error = "nothing-received";
     select_tells_how_much_time_is_left = "time-left";
     threads_on_both_ends_never_stall = "both-ends";
+}
+
+cases! { ending PAIRED;
     the_peers_of_a_killed_program_are_told = "killed";
+    peers_that_a_killed_program_did_not_accept_are_told = "killed-before-accept";
+    peers_that_a_program_does_not_accept_before_its_end_are_told = "exits-before-accept";
+    peers_of_a_listener_that_is_closed_are_told = "closes-before-accept";
+    connections_wait_on_when_a_child_with_the_listener_ends = "child-ends-before-accept";
 }
 
 cases! { numbers PAIRED;
@@ -135,5 +142,5 @@ cases! { numbers PAIRED;
 /// AF_XDP is released a moment after the program's end.
 #[test]
 fn the_peers_of_a_program_killed_on_xdp_are_told() {
-    compare_on("xdp", compiled("waiting", &waiting::PROGRAM), "killed", &[]);
+    compare_on("xdp", compiled("ending", &ending::PROGRAM), "killed", &[]);
 }

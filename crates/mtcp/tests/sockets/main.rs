@@ -8,4 +8,5 @@ mod families;
 mod hostile_names;
 mod looped;
 mod pair;
+mod records;
 mod streams;

@@ -3,6 +3,7 @@
 use super::Command;
 use super::application::Application;
 use crate::engine::{Alarm, EngineFailure, Names, Port};
+use crate::shared_connections::SharedConnections;
 use crate::spsc::Sleep;
 use mtcp_proto::{
     Congestion, ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags,
@@ -364,6 +365,10 @@ impl Port for Application {
             // The resets are sent before the thread ends.
             engine.transmit().is_ok()
         });
+    }
+
+    fn record_connections(&mut self, shared: Arc<SharedConnections>) {
+        self.call(|engine| engine.record_connections(shared));
     }
 
     fn counters(&mut self) -> Counters {

@@ -448,35 +448,6 @@ static void accepted_by_two(void) {
     show_call("the other", &calls[1]);
 }
 
-/* Tests that the peers of a killed program get a reset. */
-static void killed(void) {
-    int ends[2];
-    CHECK(pipe(ends) == 0);
-    pid_t child = fork();
-    if (child == 0) {
-        int port = 0, from = open_listener(&port);
-        for (int index = 0; index < 3; index++) accept_pair(from, port);
-        struct sockaddr_in address = address_of(peer_address, ask(LISTEN, 0, 0, NULL));
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
-        CHECK(ask(ACCEPT, 0, 0, NULL) == 3 && write(fd, "x", 1) == 1);
-        show_received("it", 3);
-        /* A further attempt fails and changes nothing. */
-        address.sin_port = htons(1);
-        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == -1 && errno == EISCONN);
-        CHECK(write(ends[1], "!", 1) == 1);
-        for (;;) pause();
-    }
-    char byte;
-    CHECK(read(ends[0], &byte, 1) == 1);
-    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
-    for (int which = 0; which < 4; which++) {
-        begin(RECEIVE, which, 0, NULL);
-        struct answer answer = finish();
-        printf("told: %d\n", answer.result == 0 || (answer.result < 0 && failed(answer.error)));
-    }
-}
-
 /* Tests threads of one process on both ends: the client's use the kernel's sockets of the other
    namespace. Each connection transfers data back and forth like a handshake of TLS 1.2. */
 #define PAIRS 2
@@ -582,7 +553,6 @@ static const struct test tests[] = {
     {"added-and-interrupted", added_and_interrupted},
     {"accepted-by-two", accepted_by_two},
     {"nothing-received", nothing_received},
-    {"killed", killed},
     {"both-ends", both_ends},
 };
 
