@@ -31,7 +31,8 @@ pub fn built(packages: &[&str]) -> PathBuf {
 }
 
 /// Environment variables of `cargo xtask sanitize`: the directory of preload libraries that a
-/// sanitizer instruments, and the sanitizer's own library, which programs need with them.
+/// sanitizer instruments, and the sanitizer's own libraries, which programs need with them, as in
+/// LD_PRELOAD.
 const SANITIZED: &str = "MEGAPIPE_TEST_SANITIZED";
 const SANITIZER: &str = "MEGAPIPE_TEST_SANITIZER";
 
@@ -46,8 +47,8 @@ pub fn preload_library(package: &str) -> PathBuf {
 
 /// Makes a command that starts programs with a preload library load the sanitizer, too.
 pub fn with_sanitizer(command: &mut Command) -> &mut Command {
-    if let Some(library) = env::var_os(SANITIZER) {
-        command.env("LD_PRELOAD", library);
+    if let Some(libraries) = env::var_os(SANITIZER) {
+        command.env("LD_PRELOAD", libraries);
     }
     command
 }

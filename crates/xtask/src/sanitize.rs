@@ -4,6 +4,7 @@
 //! of two threads that nothing orders. Their runtimes are part of the stable toolchain, only the
 //! flag is unstable: hence `RUSTC_BOOTSTRAP`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -16,6 +17,10 @@ use crate::step::{Step, Work};
 
 /// The reports of ThreadSanitizer that are no faults, each with its reason.
 const SUPPRESSIONS: &str = "crates/xtask/thread-sanitizer.txt";
+
+/// The source of a library that initializes AddressSanitizer in programs that are built without,
+/// and sets its options.
+const INITIALIZER: &str = "crates/xtask/address-sanitizer-first.c";
 
 /// Tests that run under a sanitizer.
 struct Part {
@@ -93,7 +98,6 @@ const THREAD: &[Part] = &[
 
 /// The packages of the preload libraries, each with the package and the name of the tests that run
 /// programs with it, and tests that are left out. Those of `fabled` preload libraries of their own.
-/// In those of `mtcp` curl(1) sometimes waits for ever in setlocale(3); why is not known.
 type Preloaded = (&'static str, &'static str, &'static str, &'static [&'static str]);
 const PRELOAD: &[Preloaded] = &[
     (
@@ -114,7 +118,8 @@ const PRELOAD: &[Preloaded] = &[
 const PRELOAD_STEP: &str = "sanitize --only fable-preload";
 
 /// Runs programs with preload libraries that AddressSanitizer instruments. The programs themselves
-/// are not: they load the C compiler's runtime of the sanitizer, whose interface is the same.
+/// are not: they load the C compiler's runtime of the sanitizer, whose interface is the same, and a
+/// library that initializes it in time.
 fn preload(root: &Path) -> Result<(), String> {
     let host = host_triple()?;
     let directory = absolute_target(root)?.join("asan");
@@ -124,7 +129,8 @@ fn preload(root: &Path) -> Result<(), String> {
     build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").current_dir(root);
     quietly(&mut build, "cargo build of the preload libraries")?;
     let libraries = directory.join(&host).join("debug");
-    let runtime = runtime()?;
+    let runtime = [initializer(root, &directory)?, runtime()?].map(PathBuf::into_os_string);
+    let runtime = runtime.join(OsStr::new(":"));
     for (library, package, test, skipped) in PRELOAD {
         let reports = sanitizer::reports_in(&directory);
         sanitizer::run_tests(root, &reports, library, |tests| {
@@ -145,6 +151,16 @@ fn runtime() -> Result<PathBuf, String> {
     // A compiler that lacks the file prints its name alone.
     let path = path.canonicalize().map_err(|_| "cc has no libasan.so; install gcc".to_string())?;
     Ok(path)
+}
+
+/// Compiles the library that initializes the runtime; returns its path.
+fn initializer(root: &Path, directory: &Path) -> Result<PathBuf, String> {
+    let library = directory.join("libinitializer.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-Wl,-z,initfirst", "-o"]).arg(&library);
+    compiler.arg(root.join(INITIALIZER));
+    quietly(&mut compiler, "cc")?;
+    Ok(library)
 }
 
 /// A sanitizer, with the directory of its builds below the target directory.
