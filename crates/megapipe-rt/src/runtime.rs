@@ -420,8 +420,8 @@ impl Runtime {
     }
 }
 
-/// Leaves the runtime when it is dropped; from [`Runtime::enter`]. Drop several in the reverse order
-/// of their calls.
+/// Leaves the runtime when it is dropped; from [`Runtime::enter`]. Drop several guards in the
+/// reverse order of their calls.
 #[must_use = "the thread leaves the runtime when the guard is dropped"]
 pub struct EnterGuard<'a> {
     _entered: Entered,

@@ -3,10 +3,13 @@
 use crate::cargo::Cargo;
 use crate::step::{Step, Work, is_missing};
 use crate::test_capabilities::TestCapabilities;
-use crate::{apps, deny, doc, features, fuzz, kernels, sanitize, setup, tidy};
+use crate::{apps, deny, doc, features, fuzz, kernels, sanitize, setup, suites, tidy};
 
 /// The step with every test of the workspace, which takes longest.
 const TEST: &str = "test";
+
+/// The step with the tests of other projects.
+pub(crate) const SUITES: &str = "suites";
 
 /// The step on an older kernel.
 const OLD_KERNEL: &str = "kernels --quick";
@@ -59,6 +62,7 @@ pub(crate) fn full(means: &TestCapabilities) -> Result<Vec<Step>, String> {
         barred().beside(),
         lazy_writes().beside(),
         differential().beside(),
+        Step::new(SUITES, Work::Checks(suites::run)).beside(),
         documentation(means).beside(),
         Step::new("deny", Work::Own(deny::run)).beside(),
     ];

@@ -3,7 +3,6 @@
 use super::connection::Connection;
 use super::family::Tcp;
 use super::received::Received;
-use super::stream::Stream;
 use megapipe::Buffer;
 use std::fmt;
 use std::future::poll_fn;
@@ -45,15 +44,6 @@ impl<F> ReadHalf<F> {
     /// See [`Stream::peek_slice`](crate::Stream::peek_slice).
     pub async fn peek_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.connection.poll_peek(context, room)).await
-    }
-
-    /// Undoes [`Stream::split`](crate::Stream::split). Returns both halves if they are of two
-    /// streams.
-    pub fn reunite(self, writer: WriteHalf<F>) -> Result<Stream<F>, (ReadHalf<F>, WriteHalf<F>)> {
-        match Rc::ptr_eq(&self.connection, &writer.connection) {
-            true => Ok(Stream::of(self.connection)),
-            false => Err((self, writer)),
-        }
     }
 }
 

@@ -85,7 +85,8 @@ impl<F> Stream<F> {
     }
 
     /// Ends the writing direction, after all that was written: the peer reads the end of the
-    /// stream. Reading goes on. If the future is dropped, the direction ends all the same.
+    /// stream. Reading goes on. It waits until the kernel has taken all output, so for a peer that
+    /// does not read as long as that. If the future is dropped, the direction ends all the same.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         poll_fn(|context| self.connection.poll_shutdown(context)).await
     }
@@ -120,6 +121,17 @@ impl<F> Stream<F> {
     /// Reads an option, see getsockopt(2); returns the length of the value.
     pub fn socket_option(&self, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
         self.connection.with(|channel, handle| channel.socket_option(handle, level, name, value))
+    }
+}
+
+impl<F> ReadHalf<F> {
+    /// Undoes [`Stream::split`](crate::Stream::split). Returns both halves if they are of two
+    /// streams.
+    pub fn reunite(self, writer: WriteHalf<F>) -> Result<Stream<F>, (ReadHalf<F>, WriteHalf<F>)> {
+        match Rc::ptr_eq(&self.connection, &writer.connection) {
+            true => Ok(Stream::of(self.connection)),
+            false => Err((self, writer)),
+        }
     }
 }
 
