@@ -7,7 +7,8 @@
 //!
 //! - `net`: sockets. What tokio tries without waiting is a future of megapipe-rt here that is
 //!   polled once and dropped, which loses nothing.
-//! - `runtime`, `task`, `time`: a runtime always has one core, and `spawn` is `spawn_local`.
+//! - `runtime`, `task`, `join`, `time`: a runtime always has one core, and `spawn` is
+//!   `spawn_local`.
 //! - `io`, `sync` and the macros are tokio's own: they need no runtime.
 //!
 //! What megapipe-rt has no counterpart for panics and says so ([`lacks`]): only the tests that use
@@ -16,6 +17,7 @@
 // tokio documents each of them.
 #![allow(missing_docs)]
 
+mod join;
 pub mod net;
 #[cfg(feature = "quinn")]
 pub mod quinn;

@@ -1,6 +1,6 @@
 //! Runtimes of one core.
 
-use crate::task::{JoinHandle, joined};
+use crate::join::{JoinHandle, joined};
 use crate::{Local, lacks};
 pub use megapipe_rt::EnterGuard;
 use std::fmt;

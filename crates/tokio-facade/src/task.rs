@@ -1,10 +1,10 @@
-//! Tasks.
+//! Tasks, and groups of them.
 
+use crate::join::joined;
+pub use crate::join::{JoinError, JoinHandle};
 use crate::lacks;
 use crate::runtime::{Handle, Runtime};
-use megapipe_rt::{JoinError as Ended, TaskGroup};
-use std::any::Any;
-use std::fmt;
+use megapipe_rt::TaskGroup;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -42,83 +42,6 @@ where
 #[track_caller]
 pub fn block_in_place<T>(_: impl FnOnce() -> T) -> T {
     lacks("block_in_place")
-}
-
-/// Waits for the result of a task.
-#[derive(Debug)]
-pub struct JoinHandle<T>(megapipe_rt::JoinHandle<T>);
-
-pub(crate) fn joined<T>(handle: megapipe_rt::JoinHandle<T>) -> JoinHandle<T> {
-    JoinHandle(handle)
-}
-
-impl<T> JoinHandle<T> {
-    pub fn abort(&self) {
-        self.0.abort();
-    }
-
-    pub fn is_finished(&self) -> bool {
-        self.0.is_finished()
-    }
-}
-
-impl<T: Send + 'static> JoinHandle<T> {
-    pub fn abort_handle(&self) -> AbortHandle {
-        self.0.abort_handle()
-    }
-}
-
-impl<T> Future for JoinHandle<T> {
-    type Output = Result<T, JoinError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_err(JoinError)
-    }
-}
-
-/// The reason why a task has no result.
-pub struct JoinError(Ended);
-
-impl JoinError {
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self.0, Ended::Cancelled)
-    }
-
-    pub fn is_panic(&self) -> bool {
-        matches!(self.0, Ended::Panicked(_))
-    }
-
-    pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
-        match self.0 {
-            Ended::Panicked(payload) => Ok(payload),
-            other => Err(JoinError(other)),
-        }
-    }
-
-    #[track_caller]
-    pub fn into_panic(self) -> Box<dyn Any + Send> {
-        self.try_into_panic().expect("the task panicked")
-    }
-}
-
-impl fmt::Debug for JoinError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-impl std::error::Error for JoinError {}
-
-impl From<JoinError> for std::io::Error {
-    fn from(error: JoinError) -> std::io::Error {
-        error.0.into()
-    }
 }
 
 /// A group of tasks.
@@ -184,7 +107,7 @@ impl<T: Send + 'static> JoinSet<T> {
     }
 
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
-        self.0.next().await.map(|result| result.map_err(JoinError))
+        self.0.next().await.map(|result| result.map_err(JoinError::new))
     }
 
     pub fn poll_join_next(

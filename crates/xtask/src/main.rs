@@ -213,11 +213,7 @@ fn main() -> ExitCode {
         },
         ["header"] => with_steps(&root, steps::header_only, runner::Skips::Allowed),
         ["cinstall"] => with_steps(&root, steps::cinstall_only, runner::Skips::Forbidden),
-        ["suites"] => runner::run(
-            &root,
-            &|means: &_| steps::only(steps::SUITES, means),
-            runner::Skips::Allowed,
-        ),
+        ["suites"] => with_steps(&root, steps::suites_only, runner::Skips::Allowed),
         ["features"] => with_steps(&root, features::all, runner::Skips::Forbidden),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {

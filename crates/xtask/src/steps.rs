@@ -9,7 +9,7 @@ use crate::{apps, deny, doc, features, fuzz, kernels, sanitize, setup, suites, t
 const TEST: &str = "test";
 
 /// The step with the tests of other projects.
-pub(crate) const SUITES: &str = "suites";
+const SUITES: &str = "suites";
 
 /// The step on an older kernel.
 const OLD_KERNEL: &str = "kernels --quick";
@@ -62,7 +62,7 @@ pub(crate) fn full(means: &TestCapabilities) -> Result<Vec<Step>, String> {
         barred().beside(),
         lazy_writes().beside(),
         differential().beside(),
-        Step::new(SUITES, Work::Checks(suites::run)).beside(),
+        other_suites().beside(),
         documentation(means).beside(),
         Step::new("deny", Work::Own(deny::run)).beside(),
     ];
@@ -109,6 +109,11 @@ pub(crate) fn hunted(means: &TestCapabilities) -> Result<Vec<Step>, String> {
 /// The steps of `cargo xtask loom`.
 pub(crate) fn loom_only(_: &TestCapabilities) -> Result<Vec<Step>, String> {
     Ok(loom().into())
+}
+
+/// Returns the step of `cargo xtask suites`.
+pub(crate) fn suites_only(_: &TestCapabilities) -> Result<Vec<Step>, String> {
+    Ok(vec![other_suites()])
 }
 
 /// Returns the step of `cargo xtask header`: it writes the header, which the same test otherwise
@@ -180,6 +185,11 @@ fn old_kernel(means: &TestCapabilities) -> Step {
 /// Runs random scripts of channel operations over both drivers, and compares the results.
 fn differential() -> Step {
     Step::new("differential fuzzer", Work::Cargo(fuzz::channelfuzz(DIFFERENTIAL_SECONDS)))
+}
+
+/// The tests of other projects on megapipe-rt.
+fn other_suites() -> Step {
+    Step::new(SUITES, Work::Checks(suites::run))
 }
 
 /// Checks the code behind the feature `mpi`, without which the other steps build.

@@ -38,6 +38,17 @@ impl<F> fmt::Display for ReuniteError<F> {
 
 impl<F> std::error::Error for ReuniteError<F> {}
 
+impl<F> Stream<F> {
+    pub fn split(&mut self) -> (Read<'_, F>, Write<'_, F>) {
+        (Read(self), Write(self))
+    }
+
+    pub fn into_split(self) -> (OwnedRead<F>, OwnedWrite<F>) {
+        let (reader, writer) = self.into_inner().split();
+        (OwnedRead::new(reader), OwnedWrite::new(writer))
+    }
+}
+
 impl<F> Read<'_, F> {
     pub async fn peek(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.0.peek(room).await

@@ -1,6 +1,5 @@
 //! Connections.
 
-use super::halves::{OwnedRead, OwnedWrite, Read, Write};
 use super::unix::{SocketAddr as UnixAddress, UCred};
 use crate::{Local, lacks, poll_once, try_now};
 use megapipe_rt::{Tcp, Unix};
@@ -32,6 +31,10 @@ impl<F> Stream<F> {
         self.0.borrow_mut()
     }
 
+    pub(super) fn into_inner(self) -> megapipe_rt::Stream<F> {
+        self.0.take().into_inner()
+    }
+
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_peek_into(context, &mut [0]).map_ok(|_| ())
     }
@@ -55,10 +58,10 @@ impl<F> Stream<F> {
                 && let Poll::Ready(count) = self.poll_peek_into(context, &mut [0])
             {
                 let closed = if count? == 0 { Ready::READ_CLOSED } else { Ready::EMPTY };
-                found = found | Ready::READABLE | closed;
+                found |= Ready::READABLE | closed;
             }
             if interest.is_writable() && self.poll_write_ready(context)?.is_ready() {
-                found = found | Ready::WRITABLE;
+                found |= Ready::WRITABLE;
             }
             if found.is_empty() { Poll::Pending } else { Poll::Ready(Ok(found)) }
         })
@@ -123,15 +126,6 @@ impl<F> Stream<F> {
 
     pub fn try_io<T>(&self, _: Interest, _: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         lacks("descriptor to call the kernel with beside the channel")
-    }
-
-    pub fn split(&mut self) -> (Read<'_, F>, Write<'_, F>) {
-        (Read(self), Write(self))
-    }
-
-    pub fn into_split(self) -> (OwnedRead<F>, OwnedWrite<F>) {
-        let (reader, writer) = self.0.take().into_inner().split();
-        (OwnedRead::new(reader), OwnedWrite::new(writer))
     }
 
     /// Returns an option whose value is a number.

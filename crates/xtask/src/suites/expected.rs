@@ -8,7 +8,8 @@ use std::path::Path;
 const VARIES: &str = "varies: ";
 
 /// What a list says of a suite. Its lines are `FILE | REASON` for a file that cannot be built, and
-/// `FILE::TEST | REASON` for a test that fails, or with [`VARIES`] is not run; `#` begins a comment.
+/// `FILE::TEST | REASON` for a test that fails, or is not run if the reason begins with [`VARIES`].
+/// `#` begins a comment.
 #[derive(Debug)]
 pub(super) struct Expected {
     path: String,

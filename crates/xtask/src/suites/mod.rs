@@ -83,7 +83,7 @@ const SUITES: [Suite; 2] = [
             "rcgen = { version = '*', default-features = false, features = ['ring'] }",
             "rustls = { version = '*', default-features = false, features = ['std'] }",
             "tracing = '*'",
-            "tracing-futures = { version = '*', default-features = false, features = ['std-future'] }",
+            "tracing-futures = { version = '*', features = ['std-future'] }",
             "tracing-subscriber = { version = '*', features = ['env-filter'] }",
         ],
         features: &["quinn"],
