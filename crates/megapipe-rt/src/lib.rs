@@ -115,7 +115,7 @@ pub use net::{
     is_shutdown, pipe,
 };
 pub use record::{TaskInfo, TaskState, WaitsFor};
-pub use runtime::{Builder, Runtime};
+pub use runtime::{Builder, EnterGuard, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
 pub use signal::{Signal, ctrl_c};
 pub use spawn::{

@@ -1,7 +1,7 @@
 //! The runtime: a set of cores, each with a thread of its own.
 
 use crate::blocking::Pool;
-use crate::core::{Core, Remote, Shared};
+use crate::core::{Core, Entered, Remote, Shared, enter};
 use crate::dump::DumpThread;
 use crate::handle::Handle;
 use crate::shutdown::shut_down_at;
@@ -300,6 +300,24 @@ impl Runtime {
         self.first.block_on(future)
     }
 
+    /// Lets the calling thread, the first core, open sockets and start tasks outside of
+    /// [`block_on`](Runtime::block_on), until the guard is dropped. They begin with the next
+    /// `block_on`.
+    ///
+    /// ```
+    /// let runtime = megapipe_rt::Runtime::builder().cores(1).build()?;
+    /// let guard = runtime.enter();
+    /// let listener = megapipe_rt::TcpListener::bind("127.0.0.1:0")?;
+    /// let task = megapipe_rt::spawn_local(async { 7 });
+    /// drop(guard);
+    /// assert_eq!(runtime.block_on(task).unwrap(), 7);
+    /// drop(listener);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn enter(&self) -> EnterGuard<'_> {
+        EnterGuard { _entered: enter(&self.first), runtime: PhantomData }
+    }
+
     /// Calls the closure on every core and runs the futures that it returns, until all have ended
     /// or one has failed. Returns the first failure; the other futures are aborted then.
     ///
@@ -399,6 +417,20 @@ impl Runtime {
             }
             left
         })
+    }
+}
+
+/// Leaves the runtime when it is dropped; from [`Runtime::enter`]. Drop several guards in the
+/// reverse order of their calls.
+#[must_use = "the thread leaves the runtime when the guard is dropped"]
+pub struct EnterGuard<'a> {
+    _entered: Entered,
+    runtime: PhantomData<&'a Runtime>,
+}
+
+impl fmt::Debug for EnterGuard<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("EnterGuard").finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,9 @@ mod common;
 
 use common::{TIME_LIMIT, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{Handle, JoinError, interval, sleep, spawn_local, spawn_on, timeout, yield_now};
+use megapipe_rt::{
+    Handle, JoinError, TcpListener, interval, sleep, spawn_local, spawn_on, timeout, yield_now,
+};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -32,6 +34,7 @@ on_both_drivers!(
     run_returns_the_first_failure,
     run_ends_when_every_core_has,
     block_on_refuses_to_wait_for_itself,
+    a_thread_enters_and_leaves_a_runtime,
 );
 
 fn tasks_return_their_results(driver: DriverChoice) {
@@ -457,4 +460,37 @@ fn block_on_refuses_to_wait_for_itself(driver: DriverChoice) {
         within(&runtime, async move { spawn_local(async move { inner.block_on(async {}) }).await });
     let error = nested.unwrap_err();
     assert!(error.to_string().contains("await the future instead"), "{error}");
+}
+
+fn a_thread_enters_and_leaves_a_runtime(driver: DriverChoice) {
+    let (outer, inner) = (runtime(driver, 1), runtime(driver, 2));
+    let cores = || Handle::try_current().map(|handle| handle.cores());
+    let first = outer.enter();
+    let second = inner.enter();
+    assert_eq!(cores(), Some(2));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = spawn_local(async move {
+        let mut listener = listener;
+        listener.accept().await.map(drop)
+    });
+    // Of the other one meanwhile; and of the one that the thread is in.
+    assert_eq!(
+        within(&outer, async { spawn_local(async move { cores() }).await }).unwrap(),
+        Some(1)
+    );
+    assert_eq!(within(&inner, async { cores() }), Some(2));
+    drop(second);
+    assert_eq!(cores(), Some(1));
+    drop(first);
+    assert_eq!(cores(), None);
+    let client = std::net::TcpStream::connect(address).unwrap();
+    within(&inner, task).unwrap().unwrap();
+    drop(client);
+    // A panic of block_on leaves the runtime usable.
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        outer.block_on(async { panic!("in the future of block_on") });
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(within(&outer, async { 1 }), 1);
 }

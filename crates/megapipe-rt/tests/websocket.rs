@@ -1,5 +1,5 @@
 //! Runs WebSocket connections (tokio-tungstenite over the traits of tokio) on streams, against
-//! tungstenite over plain blocking sockets.
+//! tungstenite over plain blocking sockets and Python's websockets.
 
 mod common;
 
@@ -8,12 +8,14 @@ use futures_util::{SinkExt, StreamExt};
 use megapipe::DriverChoice;
 use megapipe_rt::{TcpListener, TcpStream, sleep, spawn_local};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::{self, Message, protocol::CloseFrame};
 
 on_both_drivers!(
     a_server_echoes_messages,
+    python_s_client_is_answered,
     a_client_exchanges_messages,
     a_torn_connection_is_an_error
 );
@@ -71,6 +73,24 @@ fn a_server_echoes_messages(driver: DriverChoice) {
         let server = spawn_local(echo(listener.accept().await.unwrap()));
         on_thread(move || client.join().unwrap()).await;
         assert_eq!(server.await.unwrap().unwrap(), 7);
+    });
+}
+
+/// The client, `websocket_client.py`, checks the answers.
+fn python_s_client_is_answered(driver: DriverChoice) {
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let mut listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/websocket_client.py"));
+        command.arg(format!("ws://{address}/"));
+        let client = thread::spawn(move || command.output().expect("python3"));
+        let server = spawn_local(echo(listener.accept().await.unwrap()));
+        let output = on_thread(move || client.join().unwrap()).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout == b"done\n", "{errors}");
+        assert_eq!(server.await.unwrap().unwrap(), 12);
     });
 }
 

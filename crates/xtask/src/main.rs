@@ -16,6 +16,7 @@
 //! - `deny`: checks licences, versions and sources of dependencies.
 //! - `faults`, `features`, `fuzz`, `stress`, `soak`: the commands of these names.
 //! - `kernels`: runs on other kernels in QEMU.
+//! - `suites`: runs the tests of tokio and quinn on megapipe-rt.
 //! - `apps`: builds nginx and memcached on the channel, and runs the programs of `apptests`.
 //! - `cargo`, `command`, `descriptors`, `signals`: command lines, child processes, limits, signals.
 
@@ -45,6 +46,7 @@ mod soak;
 mod step;
 mod steps;
 mod stress;
+mod suites;
 mod tally;
 mod test_capabilities;
 mod tidy;
@@ -88,6 +90,8 @@ commands:
   stress      repeats the tests while other threads keep all CPUs busy, to find tests that depend on
               an idle machine;
               argument: ROUNDS, 1 to 1000 [default: 3]
+  suites      runs the tests that tokio and quinn publish on megapipe-rt, and compares the results
+              with the lists in crates/tokio-facade/expected
   soak        runs user-level TCP against the kernel in release mode: memory and descriptors that
               remain, 1 GiB in each direction, 10,000 simultaneous connections;
               argument: MINUTES, 1 to 10000 [default: 5]
@@ -209,6 +213,7 @@ fn main() -> ExitCode {
         },
         ["header"] => with_steps(&root, steps::header_only, runner::Skips::Allowed),
         ["cinstall"] => with_steps(&root, steps::cinstall_only, runner::Skips::Forbidden),
+        ["suites"] => with_steps(&root, steps::suites_only, runner::Skips::Allowed),
         ["features"] => with_steps(&root, features::all, runner::Skips::Forbidden),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {

@@ -61,6 +61,11 @@ const NEEDS: &[Need] = &[
     packages("megapipe-rt/http", &["uring::h2load_", "epoll::h2load_"], &["nghttp2-client"]),
     packages("megapipe-rt/grpc", &["uring::curl_", "epoll::curl_"], &["curl"]),
     packages("megapipe-rt/metrics", &[], &["curl"]),
+    packages(
+        "megapipe-rt/websocket",
+        &["uring::python_", "epoll::python_"],
+        &["python3-websockets"],
+    ),
     packages("megapipe-rt/tls", &[], &["curl", "openssl"]),
     packages("iobench/apps", &["memcached_"], &["memcached"]),
     packages("iobench/apps", &["built_programs_"], &["nginx", "memcached"]),

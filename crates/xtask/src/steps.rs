@@ -3,10 +3,13 @@
 use crate::cargo::Cargo;
 use crate::step::{Step, Work, is_missing};
 use crate::test_capabilities::TestCapabilities;
-use crate::{apps, deny, doc, features, fuzz, kernels, sanitize, setup, tidy};
+use crate::{apps, deny, doc, features, fuzz, kernels, sanitize, setup, suites, tidy};
 
 /// The step with every test of the workspace, which takes longest.
 const TEST: &str = "test";
+
+/// The step with the tests of other projects.
+const SUITES: &str = "suites";
 
 /// The step on an older kernel.
 const OLD_KERNEL: &str = "kernels --quick";
@@ -59,6 +62,7 @@ pub(crate) fn full(means: &TestCapabilities) -> Result<Vec<Step>, String> {
         barred().beside(),
         lazy_writes().beside(),
         differential().beside(),
+        other_suites().beside(),
         documentation(means).beside(),
         Step::new("deny", Work::Own(deny::run)).beside(),
     ];
@@ -105,6 +109,11 @@ pub(crate) fn hunted(means: &TestCapabilities) -> Result<Vec<Step>, String> {
 /// The steps of `cargo xtask loom`.
 pub(crate) fn loom_only(_: &TestCapabilities) -> Result<Vec<Step>, String> {
     Ok(loom().into())
+}
+
+/// Returns the step of `cargo xtask suites`.
+pub(crate) fn suites_only(_: &TestCapabilities) -> Result<Vec<Step>, String> {
+    Ok(vec![other_suites()])
 }
 
 /// Returns the step of `cargo xtask header`: it writes the header, which the same test otherwise
@@ -176,6 +185,11 @@ fn old_kernel(means: &TestCapabilities) -> Step {
 /// Runs random scripts of channel operations over both drivers, and compares the results.
 fn differential() -> Step {
     Step::new("differential fuzzer", Work::Cargo(fuzz::channelfuzz(DIFFERENTIAL_SECONDS)))
+}
+
+/// The tests of other projects on megapipe-rt.
+fn other_suites() -> Step {
+    Step::new(SUITES, Work::Checks(suites::run))
 }
 
 /// Checks the code behind the feature `mpi`, without which the other steps build.

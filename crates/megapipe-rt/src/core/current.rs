@@ -9,21 +9,11 @@ thread_local! {
 }
 
 /// Restores the former core when it is dropped.
-pub(super) struct Entered(Option<Rc<Core>>);
+pub(crate) struct Entered(Option<Rc<Core>>);
 
 /// Makes the core the current one of the calling thread.
-///
-/// # Panics
-/// If a task of the same core is running: it would wait for itself.
-#[track_caller]
-pub(super) fn enter(core: &Rc<Core>) -> Entered {
-    let former = CURRENT.replace(Some(Rc::clone(core)));
-    let nested = former.as_ref().is_some_and(|former| Rc::ptr_eq(former, core));
-    if nested {
-        CURRENT.set(former);
-        panic!("block_on was called by a task of the same runtime: await the future instead");
-    }
-    Entered(former)
+pub(crate) fn enter(core: &Rc<Core>) -> Entered {
+    Entered(CURRENT.replace(Some(Rc::clone(core))))
 }
 
 impl Drop for Entered {

@@ -19,7 +19,7 @@ mod remote;
 mod spare;
 mod stop;
 
-pub(crate) use self::current::{current, with_current};
+pub(crate) use self::current::{Entered, current, enter, with_current};
 use self::meter::Meter;
 pub(crate) use self::remote::{Message, Remote};
 pub(crate) use self::spare::SpareVectors;
@@ -304,12 +304,17 @@ impl Core {
     /// Runs tasks until `future` has its result. A panic of `future` itself is not caught.
     #[track_caller]
     pub(crate) fn block_on<F: Future>(self: &Rc<Core>, future: F) -> F::Output {
-        let _entered = current::enter(self);
+        assert!(
+            self.root.borrow().is_none(),
+            "block_on was called by a task of the same runtime: await the future instead"
+        );
+        let _entered = enter(self);
         let mut future = pin!(future);
         let reference = TaskRef::scheduled(TaskKey::null(), self.remote.clone());
         let waker = Waker::from(Arc::clone(&reference));
         let record = Record::new(0, Location::caller());
         self.root.replace(Some(Root { reference: Arc::clone(&reference), record }));
+        let _rooted = Rooted(self);
         self.push_ready(reference.key);
         let mut buffers = TurnBuffers::default();
         loop {
@@ -331,7 +336,6 @@ impl Core {
                 self.with_root(Record::end_poll);
                 self.submit_gathered();
                 if let Poll::Ready(output) = polled {
-                    self.root.replace(None);
                     self.submit_shutdowns();
                     return output;
                 }
@@ -496,7 +500,7 @@ impl Core {
 
     /// Ends the core: drops its tasks, then its channel. Returns the number of those tasks.
     pub(crate) fn close(self: &Rc<Core>) -> usize {
-        let _entered = current::enter(self);
+        let _entered = enter(self);
         self.closed.set(true);
         drop(self.remote.inbox.close());
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
@@ -507,6 +511,16 @@ impl Core {
         let channel = self.channel.borrow_mut().take();
         drop(channel);
         count
+    }
+}
+
+/// Ends `block_on` when it is dropped, after a panic too.
+struct Rooted<'a>(&'a Core);
+
+impl Drop for Rooted<'_> {
+    fn drop(&mut self) {
+        let root = self.0.root.replace(None);
+        drop(root);
     }
 }
 

@@ -85,10 +85,10 @@ impl<F> Stream<F> {
     }
 
     /// Ends the writing direction, after all that was written: the peer reads the end of the
-    /// stream. Reading goes on. Waits until the kernel has taken all that was written. The
-    /// direction ends when the core next looks for completions, or with the close of a stream that
-    /// is dropped before. If the future is dropped, it ends all the same. A later write fails with
-    /// `EPIPE`.
+    /// stream. Reading goes on. Waits until the kernel has taken all that was written, so for a
+    /// peer that does not read as long as that. The direction ends when the core next looks for
+    /// completions, or with the close of a stream that is dropped before. If the future is dropped,
+    /// it ends all the same. A later write fails with `EPIPE`.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         poll_fn(|context| self.connection.poll_shutdown(context)).await
     }

@@ -249,6 +249,11 @@ pub(super) const PACKAGES: &[Package] = &[
         probe: Probe::Command(&["/usr/bin/python3", "-c", "import uvicorn"]),
     },
     Package {
+        name: "python3-websockets",
+        why: "a test of megapipe-rt uses it as a client",
+        probe: Probe::Command(&["/usr/bin/python3", "-c", "import websockets"]),
+    },
+    Package {
         name: "apache2-bin",
         why: "a test runs it under the preload libraries",
         probe: Probe::Program("apache2"),
