@@ -11,7 +11,7 @@
 //!   `spawn_local`.
 //! - `io`, `sync` and the macros are tokio's own: they need no runtime.
 //!
-//! What megapipe-rt has no counterpart for panics and says so ([`lacks`]): only the tests that use
+//! What megapipe-rt has no counterpart for panics and says so (`lacks`): only the tests that use
 //! it fail.
 
 // tokio documents each of them.
