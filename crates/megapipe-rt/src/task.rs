@@ -260,7 +260,7 @@ fn drop_in_place<F>(mut future: Pin<&mut Option<F>>) {
 
 /// Leaves a result with the finisher, which drops it if no handle is left.
 fn finish<T>(finisher: Finisher<T>, result: Result<T, JoinError>) {
-    // Nobody waits for the result, so the message of the panic is all that is left of it.
+    // Nobody waits for the result, so its panic is only reported by the panic hook.
     drop(contain(|| finisher.finish(result)));
 }
 

@@ -10,7 +10,7 @@ use megapipe_rt::{
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
@@ -82,9 +82,18 @@ fn a_panic_of_a_destructor_ends_one_task(driver: DriverChoice) {
             let error = task.await.unwrap_err();
             assert!(error.to_string().contains("in the destructor"), "{error}");
         }
-        // Of a result that no handle takes.
+        // Of a result that no handle takes. The result of a task that ends while there still is a
+        // handle would belong to the handle.
         drop(spawn_local(async { Explosive }));
-        drop(spawn_on(1, || async { Explosive }));
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_dropped);
+        drop(spawn_on(1, || async move {
+            while !seen.load(Ordering::Acquire) {
+                yield_now().await;
+            }
+            Explosive
+        }));
+        is_dropped.store(true, Ordering::Release);
         // The cores go on.
         assert_eq!(spawn_local(async { 1 }).await.unwrap(), 1);
         assert_eq!(spawn_on(1, || async { 2 }).await.unwrap(), 2);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TIME_LIMIT, on_thread, within};
+use common::{TIME_LIMIT, limited, on_thread, within};
 use megapipe::{Config, DriverChoice};
 use megapipe_rt::{File, Message, Runtime, TaskGroup, UnixStream, copy_bidirectional, spawn_local};
 use std::io::{self, Read, Write};
@@ -15,6 +15,7 @@ on_both_drivers!(
     copies_wait_for_a_full_channel,
     messages_wait_for_a_full_channel,
     files_wait_for_a_full_channel,
+    a_dropped_shutdown_waits_for_a_full_channel,
 );
 
 /// A runtime whose channel takes so many requests at a time. One is the core's own.
@@ -118,5 +119,25 @@ fn files_wait_for_a_full_channel(driver: DriverChoice) {
         read.sort_unstable();
         let expected: Vec<_> = (0..BLOCKS).map(|block| vec![block as u8; BLOCK]).collect();
         assert!(read == expected);
+    });
+}
+
+fn a_dropped_shutdown_waits_for_a_full_channel(driver: DriverChoice) {
+    // The receive of another stream is the last request that the channel takes.
+    let runtime = runtime(driver, 2);
+    within(&runtime, async {
+        let (ours, mut other) = std_unix::UnixStream::pair().unwrap();
+        let mut waiting = UnixStream::from_std(ours).unwrap();
+        assert!(limited(1, waiting.read()).await.is_none());
+        let (ours, peer) = std_unix::UnixStream::pair().unwrap();
+        let mut stream = UnixStream::from_std(ours).unwrap();
+        stream.write_slice(b"last").await.unwrap();
+        assert!(limited(1, stream.shutdown()).await.is_none());
+        other.write_all(b"x").unwrap();
+        other.shutdown(Shutdown::Both).unwrap();
+        while waiting.read().await.unwrap().is_some() {}
+        let all = on_thread(move || exchange(peer, Vec::new())).await;
+        assert_eq!(all, b"last");
+        drop(stream);
     });
 }

@@ -278,7 +278,6 @@ impl Connection {
             return self.poll_flush(context);
         }
         if self.state.shutdown.get() == Ending::No {
-            ready!(self.poll_gathered(context))?;
             self.state.shutdown.set(Ending::AfterOutput);
             self.state.end_output(&self.core, self.handle);
         }
