@@ -22,6 +22,8 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
 {
     struct mp_options options;
     struct rlimit before;
+    const char *reason;
+    ngx_uint_t level;
 
     ngx_memzero(&options, sizeof(options));
     options.driver = (uint32_t) conf->driver;
@@ -40,8 +42,11 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
         ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
         return NGX_ERROR;
     }
-    ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
-                  mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
+    reason = mp_driver_reason(ngx_mp_channel);
+    /* A shortage can be ended, and other workers may have a ring. */
+    level = ngx_strstr(reason, "no memory for a ring") != NULL ? NGX_LOG_WARN : NGX_LOG_NOTICE;
+    ngx_log_error(level, cycle->log, 0, "megapipe: driver %s: %s", mp_driver(ngx_mp_channel),
+                  reason);
     ngx_mp_lightweight = conf->lightweight;
     return NGX_OK;
 }

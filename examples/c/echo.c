@@ -2,8 +2,8 @@
  * The echo server of iobench in C: what `iobench serve --server megapipe` is in Rust. A thread on
  * each CPU has a channel and its share of the one listener, and sends back the channel's buffers.
  *
- *   cc -O2 -pthread echo.c $(pkg-config --cflags --libs megapipe) -o echo
- *   iobench compare --peer 'c=./echo {port} {cpus}' --servers epoll,megapipe
+ *   cc -O2 -pthread echo.c $(pkg-config --cflags --libs megapipe) -o /tmp/echo
+ *   iobench compare --peer 'c=/tmp/echo {port} {cpus}' --servers epoll,megapipe
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { THREADS_MAX = 64, EVENTS_MAX = 256 };
@@ -31,11 +32,12 @@ static void fail(const char *what)
 /* Each CPU's connections belong to one thread, also those of CPUs without a thread. */
 static cpu_set_t share_of(int thread)
 {
-    int configured = (int)sysconf(_SC_NPROCESSORS_CONF);
     cpu_set_t mine;
+    /* Numbers of CPUs may have holes; all are below the size of the kernel's sets. */
+    long numbers = 8 * syscall(SYS_sched_getaffinity, 0, sizeof mine, &mine);
 
     CPU_ZERO(&mine);
-    for (int cpu = 0; cpu < configured && cpu < CPU_SETSIZE; cpu++) {
+    for (int cpu = 0; cpu < numbers; cpu++) {
         int owner = cpu % threads;
 
         for (int other = 0; other < threads; other++)

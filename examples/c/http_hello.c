@@ -2,8 +2,8 @@
  * An HTTP/1.1 server that says hello: keep-alive, pipelined requests, bounded heads, and an orderly
  * end at SIGINT or SIGTERM, which arrive as completions, too.
  *
- *   cc http_hello.c $(pkg-config --cflags --libs megapipe) -o http_hello
- *   ./http_hello 8080 & curl http://127.0.0.1:8080/
+ *   cc http_hello.c $(pkg-config --cflags --libs megapipe) -o /tmp/http_hello
+ *   /tmp/http_hello 8080 & curl http://127.0.0.1:8080/
  *
  * A connection has one request with the channel at any time: a read of heads, a write of their
  * answers, or its end. So what a peer can make the server keep is one struct connection.

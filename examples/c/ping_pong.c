@@ -1,8 +1,8 @@
 /*
  * The ping-pong server of the MegaPipe report (Listing 3.1): sends back what it receives.
  *
- *   cc ping_pong.c $(pkg-config --cflags --libs megapipe) -o ping_pong
- *   ./ping_pong 7000
+ *   cc ping_pong.c $(pkg-config --cflags --libs megapipe) -o /tmp/ping_pong
+ *   /tmp/ping_pong 7000
  */
 #include <arpa/inet.h>
 #include <megapipe.h>

@@ -2,8 +2,8 @@
  * A web server of one file, whatever it is asked for. The head of the answer, which tells the
  * client its own address, shares a segment with the beginning of the file.
  *
- *   cc send_file.c $(pkg-config --cflags --libs megapipe) -o send_file
- *   ./send_file 7000 page.html
+ *   cc send_file.c $(pkg-config --cflags --libs megapipe) -o /tmp/send_file
+ *   /tmp/send_file 7000 page.html
  *   curl --include http://127.0.0.1:7000/
  */
 #define _GNU_SOURCE

@@ -1,8 +1,8 @@
 /*
  * An echo server with coroutines: sends back what it receives, in the channel's buffers.
  *
- *   c++ -std=c++20 echo.cpp $(pkg-config --cflags --libs megapipe) -o echo
- *   ./echo 7000 & echo hello | ncat 127.0.0.1 7000
+ *   c++ -std=c++20 echo.cpp $(pkg-config --cflags --libs megapipe) -o /tmp/echo
+ *   /tmp/echo 7000 & echo hello | ncat 127.0.0.1 7000
  */
 #include <megapipe.hpp>
 

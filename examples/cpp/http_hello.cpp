@@ -2,8 +2,8 @@
  * An HTTP/1.1 server that says hello, with coroutines: keep-alive, pipelined requests, bounded
  * heads, time limits, and a graceful end at SIGINT or SIGTERM.
  *
- *   c++ -std=c++20 http_hello.cpp $(pkg-config --cflags --libs megapipe) -o http_hello
- *   ./http_hello 8080 & curl http://127.0.0.1:8080/
+ *   c++ -std=c++20 http_hello.cpp $(pkg-config --cflags --libs megapipe) -o /tmp/http_hello
+ *   /tmp/http_hello 8080 & curl http://127.0.0.1:8080/
  */
 #include <megapipe.hpp>
 

@@ -48,7 +48,7 @@ mod script;
 mod stack;
 
 pub use agent::serve;
-pub use campaign::{Campaign, Report};
+pub use campaign::{Campaign, Pairs};
 pub use generate::{Dialect, script, script_of};
 pub use rules::Rule;
 pub use run_mode::RunMode;

@@ -11,7 +11,7 @@ const FABLE: Library =
 
 const MTCP: Library =
     Library { file: "libmtcp_preload.so", variable: "MTCP_PRELOAD", package: "mtcp-preload" };
-const LAUNCHER: Library = Library { file: "mtcp", variable: "MTCP_LAUNCHER", package: "mtcp" };
+const LAUNCHER: Library = Library { file: "mtcp", variable: "MTCP_LAUNCHER", package: "mtcp-cli" };
 
 /// How the agents are run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -174,7 +174,7 @@ typedef struct mp_options {
     uint32_t batch;
     /* Maximum number of completions of one wait: a power of two from 64 to 65536, default 4096. */
     uint32_t completions;
-    /* Maximum number of handles at once: at most and by default 1048576. */
+    /* Maximum number of handles at once: at most and by default 1048575. */
     uint32_t max_handles;
     /* Maximum number of outstanding requests; default 2097152. */
     uint32_t max_requests;
@@ -202,10 +202,10 @@ typedef struct mp_options {
      */
     uint32_t steal_interval_us;
     /*
-     * 1: connections always go to the channel of their CPU. 0: while one channel accepts more than
-     * eight times as many connections as another that shares its listener, new ones are
-     * distributed to all of them at random. A 1 in any channel of a listener applies to all of
-     * them.
+     * 1: connections always go to the channel of their CPU. 0: while one of two channels that
+     * share a listener accepts nine times as many connections as the other, or fewer than about
+     * half of more channels accept all, new ones are distributed to all of them at random. A 1 in
+     * any channel of a listener applies to all of them.
      */
     uint32_t keep_steering;
     /*
@@ -280,7 +280,8 @@ typedef struct mp_counters {
  *
  * It also identifies its channel. After mp_unregister() or mp_abort() every call with it fails
  * with EBADF, even when its index has been reused, and so does every call in another thread; after
- * mp_close() every call but mp_abort() does.
+ * mp_close() every call but mp_abort() does. So does every call with a handle that was kept in an
+ * `int`, which has lost its high bits.
  */
 typedef int64_t mp_handle;
 
@@ -343,8 +344,8 @@ extern "C" {
  * Creates a channel for the calling thread (report, Table 3.1).
  *
  * options may be NULL for the defaults; they are read during the call only. If io_uring is
- * unavailable or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() gives the
- * reason; it does not hide a lack of memory or descriptors.
+ * unavailable or too old, or has no memory for a ring, MP_DRIVER_AUTO falls back to epoll, and
+ * mp_driver_reason() gives the reason; it does not hide a lack of descriptors.
  *
  * When a thread ends without mp_destroy(), its channels are destroyed. After a fork the channel
  * belongs to the parent: calls in the child fail with EPERM; create a channel there.
@@ -354,7 +355,7 @@ extern "C" {
  * Errors:
  *   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
  *   EBUSY   every engine of the stack has its channel: raise engine.cores
- *   EMFILE  2048 channels exist in the process, or there is no descriptor left
+ *   EMFILE  1024 channels exist in the process, or there is no descriptor left
  *   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
  */
 struct mp_channel *mp_create(const struct mp_options *options);
@@ -363,7 +364,8 @@ struct mp_channel *mp_create(const struct mp_options *options);
  * Destroys a channel. Its pending requests are cancelled and never delivered.
  *
  * It closes lightweight sockets, including those that were accepted and not registered, and
- * descriptors whose mp_close() is not complete. Other descriptors stay open and belong to the
+ * descriptors whose mp_close() is not complete; it resets those that have output left, after a
+ * second if mp_close() was called. Other descriptors stay open and belong to the
  * caller again. Buffers of mp_recv() become invalid. The caller may use the memory of requests
  * again after the return, unless a device keeps the kernel busy for more than two seconds, the
  * longest time that the call waits. The channel's shares of a listener go to the other channels
@@ -448,7 +450,8 @@ int mp_unregister(mp_handle handle);
  * lightweight socket is closed, and the memory of all requests of the handle belongs to the
  * caller.
  *
- * If a queued write fails, the event has its error. If the peer takes nothing for
+ * If a queued write fails, the event has its error and the handle is aborted; so it is if a write
+ * had failed part-way before. If the peer takes nothing for
  * mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
  * the wait at once. A listener's connections that were accepted and not delivered are closed.
  *

@@ -75,7 +75,7 @@ pub(crate) fn occupy(make: impl FnOnce(Numbering) -> State) -> Result<*mut mp_ch
     let Some(number) = (0..SLOTS).map(|step| (*next + step) % SLOTS).find(free) else {
         return Err(Failure::own(
             libc::EMFILE,
-            "2048 channels exist in this process, the limit: destroy one, or use fewer threads",
+            "1024 channels exist in this process, the limit: destroy one, or use fewer threads",
         ));
     };
     *next = (number + 1) % SLOTS;

@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Creates a channel for the calling thread (report, Table 3.1).
 ///
 /// options may be NULL for the defaults; they are read during the call only. If io_uring is
-/// unavailable or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() gives the
-/// reason; it does not hide a lack of memory or descriptors.
+/// unavailable or too old, or has no memory for a ring, MP_DRIVER_AUTO falls back to epoll, and
+/// mp_driver_reason() gives the reason; it does not hide a lack of descriptors.
 ///
 /// When a thread ends without mp_destroy(), its channels are destroyed. After a fork the channel
 /// belongs to the parent: calls in the child fail with EPERM; create a channel there.
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Errors:
 ///   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
 ///   EBUSY   every engine of the stack has its channel: raise engine.cores
-///   EMFILE  2048 channels exist in the process, or there is no descriptor left
+///   EMFILE  1024 channels exist in the process, or there is no descriptor left
 ///   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
 ///
 /// # Safety
@@ -66,7 +66,7 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
         Ok::<_, Failure>(BufferClass { count, bytes: or(bytes, default.bytes) })
     };
     if options.max_handles > HANDLES_MAX {
-        return Err(Failure::invalid("mp_options.max_handles must be at most 1048576"));
+        return Err(Failure::invalid("mp_options.max_handles must be at most 1048575"));
     }
     Ok(Config {
         driver,
@@ -116,7 +116,8 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
 /// Destroys a channel. Its pending requests are cancelled and never delivered.
 ///
 /// It closes lightweight sockets, including those that were accepted and not registered, and
-/// descriptors whose mp_close() is not complete. Other descriptors stay open and belong to the
+/// descriptors whose mp_close() is not complete; it resets those that have output left, after a
+/// second if mp_close() was called. Other descriptors stay open and belong to the
 /// caller again. Buffers of mp_recv() become invalid. The caller may use the memory of requests
 /// again after the return, unless a device keeps the kernel busy for more than two seconds, the
 /// longest time that the call waits. The channel's shares of a listener go to the other channels

@@ -184,7 +184,8 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
 /// lightweight socket is closed, and the memory of all requests of the handle belongs to the
 /// caller.
 ///
-/// If a queued write fails, the event has its error. If the peer takes nothing for
+/// If a queued write fails, the event has its error and the handle is aborted; so it is if a write
+/// had failed part-way before. If the peer takes nothing for
 /// mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
 /// the wait at once. A listener's connections that were accepted and not delivered are closed.
 ///

@@ -11,7 +11,8 @@ pub struct mp_channel(());
 ///
 /// It also identifies its channel. After mp_unregister() or mp_abort() every call with it fails
 /// with EBADF, even when its index has been reused, and so does every call in another thread; after
-/// mp_close() every call but mp_abort() does.
+/// mp_close() every call but mp_abort() does. So does every call with a handle that was kept in an
+/// `int`, which has lost its high bits.
 pub type mp_handle = i64;
 
 /// No handle.
@@ -112,7 +113,7 @@ pub struct mp_options {
     pub batch: u32,
     /// Maximum number of completions of one wait: a power of two from 64 to 65536, default 4096.
     pub completions: u32,
-    /// Maximum number of handles at once: at most and by default 1048576.
+    /// Maximum number of handles at once: at most and by default 1048575.
     pub max_handles: u32,
     /// Maximum number of outstanding requests; default 2097152.
     pub max_requests: u32,
@@ -133,10 +134,10 @@ pub struct mp_options {
     /// How often an idle channel takes connections from the queues of busy ones that share its
     /// listener, in microseconds; 0 for never.
     pub steal_interval_us: u32,
-    /// 1: connections always go to the channel of their CPU. 0: while one channel accepts more than
-    /// eight times as many connections as another that shares its listener, new ones are
-    /// distributed to all of them at random. A 1 in any channel of a listener applies to all of
-    /// them.
+    /// 1: connections always go to the channel of their CPU. 0: while one of two channels that
+    /// share a listener accepts nine times as many connections as the other, or fewer than about
+    /// half of more channels accept all, new ones are distributed to all of them at random. A 1 in
+    /// any channel of a listener applies to all of them.
     pub keep_steering: u32,
     /// MP_REPEAT receives of a handle pause while more than this many bytes wait behind its current
     /// write, until half of them are written: the channel does not read from a peer that does not

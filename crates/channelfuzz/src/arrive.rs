@@ -217,6 +217,11 @@ impl Run<'_> {
             self.members[member].end.get_or_insert(Err(errno));
         }
         if self.lacks_file(&self.requests[id], errno) {
+            // What waits behind a part is not begun.
+            for other in &self.members[member].pending {
+                let request = &mut self.requests[*other];
+                request.is_cancelled |= request.what.is_in_direction(false);
+            }
             return Ok(());
         }
         let is_early = self.requests[id].is_early && errno == libc::ENOTCONN;

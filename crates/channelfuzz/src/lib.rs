@@ -51,7 +51,7 @@ mod stacks;
 mod target;
 mod write;
 
-pub use campaign::{Campaign, Drivers, Report};
+pub use campaign::{Campaign, Drivers};
 pub use generate::{script, tcp_script};
 pub use rules::Rule;
 pub use script::{LinkKind, Op, Script, Settings, Verb};

@@ -158,8 +158,8 @@ impl Server {
 pub(crate) fn run(arguments: &HttpArguments) -> Result<()> {
     if arguments.list {
         let built = Server::value_variants().iter().filter(|server| server.is_built());
-        built.for_each(|server| println!("{}: {}", server.name(), server.versions()));
-        return Ok(());
+        let lines = built.map(|server| format!("{}: {}\n", server.name(), server.versions()));
+        return workers::print(&lines.collect::<String>());
     }
     let Some(server) = arguments.server else { return Ok(()) };
     let cpus = sys::chosen_cpus(arguments.cpus.as_deref())?;

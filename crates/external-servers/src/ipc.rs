@@ -11,6 +11,7 @@ use ipcload::Load;
 #[cfg(not(all(feature = "iceoryx2", feature = "zeromq")))]
 use crate::error::Error;
 use crate::error::Result;
+use crate::workers::print;
 
 /// Options of `ipc`.
 #[derive(Debug, Args)]
@@ -41,8 +42,8 @@ pub(crate) fn run(arguments: &IpcArguments) -> Result<()> {
     if arguments.list {
         let built =
             [("iceoryx2", cfg!(feature = "iceoryx2")), ("zeromq", cfg!(feature = "zeromq"))];
-        built.iter().filter(|(_, built)| *built).for_each(|(name, _)| println!("{name}"));
-        return Ok(());
+        let built = built.iter().filter(|(_, built)| *built);
+        return print(&built.map(|(name, _)| format!("{name}\n")).collect::<String>());
     }
     let (Some(library), Some(load)) = (arguments.library, &arguments.load) else { return Ok(()) };
     match (library, load) {

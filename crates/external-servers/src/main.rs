@@ -148,12 +148,9 @@ impl Runtime {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match cli::parse_commands() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
+        Err(code) => return code,
     };
     let outcome = match (&arguments.command, arguments.runtime) {
         (Some(Command::Http(arguments)), _) => http::run(arguments),
@@ -161,13 +158,7 @@ fn main() -> ExitCode {
         (None, Some(runtime)) => run(&arguments, runtime),
         (None, None) => Ok(()),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("iobench-external: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    cli::status("iobench-external", outcome)
 }
 
 /// Echoes until a signal.

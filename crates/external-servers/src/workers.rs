@@ -66,6 +66,13 @@ where
     })
 }
 
+/// Writes the result of a command to standard output.
+pub(crate) fn print(text: &str) -> Result<()> {
+    cli::print(text.as_bytes())
+        .map(drop)
+        .context("write to standard output", "check the disk or pipe that it goes to")
+}
+
 /// Returns a set for each CPU.
 pub(crate) fn one_each(cpus: &[usize]) -> Vec<Vec<usize>> {
     cpus.iter().map(|&cpu| vec![cpu]).collect()

@@ -1,9 +1,11 @@
 //! Counters for `fable run --statistics`: one line for each process, when it ends.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use preload::real;
+use preload::signals::{all, contains, exchange_mask, pending};
 use std::io::Write;
+use std::sync::OnceLock;
 
 use crate::sys;
 
@@ -60,6 +62,8 @@ const NAMES: [&str; 14] = [
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 static FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(core::ptr::null_mut());
+/// The file that was standard error when the program started.
+static ERRORS: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Counts one event.
@@ -76,6 +80,7 @@ pub(crate) fn start() {
             FILE.store(libc::strdup(value), Ordering::Release);
         }
     }
+    let _ = ERRORS.set(errors_file());
 }
 
 /// Sets the counters of a forked child to zero.
@@ -96,15 +101,91 @@ pub(crate) fn finish() {
     let _keep = sys::KeepErrno::new();
     let mut buffer = [0_u8; 1024];
     let length = write_line(&mut buffer);
-    // SAFETY: the string was copied by `start` and is never freed.
-    let to_errors = unsafe { CStr::from_ptr(file) } == c"-";
+    let line = &buffer[..length];
+    if is_for_errors(file) {
+        // The application may have closed it, and opened something else in its place.
+        if errors_file().is_some() && Some(&errors_file()) == ERRORS.get() {
+            put_into_errors(line);
+        }
+        return;
+    }
+    // SAFETY: the string ends with zero.
+    let fd = open(unsafe { CStr::from_ptr(file) });
+    put(fd, line);
+    sys::close(fd);
+}
+
+/// Opens a file such that neither this nor a write waits for a reader; negative on failure.
+fn open(file: &CStr) -> c_int {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: the string ends with zero.
-    let fd = if to_errors { 2 } else { unsafe { libc::open(file, flags, 0o644) } };
-    // SAFETY: the buffer has `length` bytes.
-    unsafe { real::write(fd, buffer.as_ptr().cast(), length) };
-    if !to_errors {
-        sys::close(fd);
+    unsafe { libc::open(file.as_ptr(), flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0o644) }
+}
+
+/// Writes the line to standard error. Its file description is shared with other programs, so
+/// O_NONBLOCK is set for another one where that is possible.
+fn put_into_errors(line: &[u8]) {
+    let is_pipe = status(libc::STDERR_FILENO)
+        .is_some_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    let own = if is_pipe { open(c"/proc/self/fd/2") } else { -1 };
+    put(if own >= 0 { own } else { libc::STDERR_FILENO }, line);
+    sys::close(own);
+}
+
+fn is_for_errors(file: *const libc::c_char) -> bool {
+    // SAFETY: the string was copied by `start` and is never freed.
+    unsafe { CStr::from_ptr(file) == c"-" }
+}
+
+fn status(fd: c_int) -> Option<libc::stat> {
+    // SAFETY: the structure is plain data, for which zeros are valid.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the structure is a local variable of the right type.
+    (unsafe { libc::fstat(fd, &mut status) } == 0).then_some(status)
+}
+
+/// Returns what identifies the file that is standard error now.
+fn errors_file() -> Option<(u64, u64)> {
+    status(libc::STDERR_FILENO).map(|status| (status.st_dev, status.st_ino))
+}
+
+/// Writes the line, without a signal, and without waiting for a reader: where it cannot be written,
+/// it is lost.
+fn put(fd: c_int, line: &[u8]) {
+    let Some(status) = status(fd) else { return };
+    let kind = status.st_mode & libc::S_IFMT;
+    if kind == libc::S_IFSOCK {
+        let _ = sys::send_quietly(fd, line.as_ptr(), line.len());
+        return;
+    }
+    let is_writable = || sys::poll_one(fd, libc::POLLOUT, 0) == libc::POLLOUT;
+    if kind != libc::S_IFREG && !is_writable() {
+        return;
+    }
+    let before = exchange_mask(&all());
+    let mut without_signal = before;
+    // SAFETY: the set is a local variable.
+    unsafe { libc::sigaddset(&mut without_signal, libc::SIGPIPE) };
+    exchange_mask(&without_signal);
+    let was_pending = contains(&pending(), libc::SIGPIPE);
+    // SAFETY: the line is readable.
+    unsafe { real::write(fd, line.as_ptr().cast(), line.len()) };
+    if !was_pending && contains(&pending(), libc::SIGPIPE) {
+        take_signal(libc::SIGPIPE);
+    }
+    exchange_mask(&before);
+}
+
+/// Takes a pending signal, so that no handler runs for it.
+fn take_signal(signal: c_int) {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set and the time are local variables, and nothing is written.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::sigtimedwait(&set, core::ptr::null_mut(), &now);
     }
 }
 

@@ -126,6 +126,8 @@ unsafe trait OptionValue: Copy {}
 unsafe impl OptionValue for u8 {}
 // SAFETY: a number.
 unsafe impl OptionValue for c_int {}
+// SAFETY: a number.
+unsafe impl OptionValue for u64 {}
 // SAFETY: a structure of numbers.
 unsafe impl OptionValue for libc::linger {}
 // SAFETY: a structure of numbers.
@@ -145,6 +147,11 @@ fn option_of<T: OptionValue>(fd: c_int, level: c_int, name: c_int, mut value: T)
 /// Reads an option of a socket whose value is a number.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     option_of(fd, level, name, 0)
+}
+
+/// Returns the number of a socket, which no other socket has until the host is started again.
+pub(crate) fn cookie(fd: c_int) -> Result<u64> {
+    option_of(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0)
 }
 
 /// Returns the user at the other end of a UNIX socket, as the kernel recorded it.

@@ -137,6 +137,8 @@ fn errors_of_the_commands() {
         CommandError::NoFlow(_) => CommandError::NoFlow("no flow 1a is visible".into()), ["1a"];
         CommandError::Output(_) => CommandError::Output(refused()),
             ["cannot write to standard output", "check the disk or pipe"];
+        CommandError::Page(_) => CommandError::Page(cli::PageError::Output(refused())),
+            ["cannot write to standard output"];
     );
     let execute = || {
         let source = io::ErrorKind::NotFound.into();

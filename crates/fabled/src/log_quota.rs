@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
+use sys::output::STDERR;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::quota::Account;
@@ -150,7 +151,8 @@ pub(crate) fn suppressed_ever(account: Option<&Account>) -> u64 {
     })
 }
 
-/// Writes log lines to standard error, except those that exceed the rate of the acting user.
+/// Writes log lines to standard error, except those that exceed the rate of the acting user. It
+/// reports no error, of which `tracing_subscriber` would print a message and panic.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer;
 
@@ -158,7 +160,7 @@ pub struct Writer;
 #[derive(Debug)]
 pub enum Line {
     /// Standard error.
-    Written(io::Stderr),
+    Written,
     /// Nowhere.
     Suppressed,
 }
@@ -166,16 +168,14 @@ pub enum Line {
 impl io::Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Line::Written(stderr) => stderr.write(bytes),
-            Line::Suppressed => Ok(bytes.len()),
+            Line::Written => STDERR.write(bytes),
+            Line::Suppressed => {}
         }
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Line::Written(stderr) => stderr.flush(),
-            Line::Suppressed => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -183,7 +183,7 @@ impl<'a> MakeWriter<'a> for Writer {
     type Writer = Line;
 
     fn make_writer(&'a self) -> Line {
-        if take_line() { Line::Written(io::stderr()) } else { Line::Suppressed }
+        if take_line() { Line::Written } else { Line::Suppressed }
     }
 }
 

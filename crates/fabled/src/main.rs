@@ -1,23 +1,33 @@
 //! `fabled`, the daemon that registers names and chooses the transports of flows.
 
 use std::error::Error;
-use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use fabled::cluster;
 use fabled::daemon::{Daemon, Options, Signals};
 use fabled::options::Cli;
 use fabled::policy;
 use fabled::sandbox;
+use sys::output::STDOUT;
+
+const MANUAL: [cli::Section<'_>; 1] = [(
+    "EXIT STATUS",
+    &[
+        ("0", "Ended by SIGTERM or SIGINT, or what was asked for is printed or made."),
+        ("1", "It could not start, or cannot go on; standard error has the reason."),
+        ("2", "The command line is wrong."),
+    ],
+)];
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match cli::parse(&MANUAL) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     if cli.print_policy {
-        // A closed standard output is no error.
-        let _ = stdout().write_all(policy::DEFAULT.as_bytes());
-        return ExitCode::SUCCESS;
+        let printed = cli::print(policy::DEFAULT.as_bytes());
+        return cli::status("fabled", printed.map(drop).map_err(cli::PageError::Output));
     }
     if let Some(path) = &cli.make_secret {
         return make_secret(path);
@@ -28,27 +38,18 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_target(false)
         .init();
-    match serve(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fabled: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    cli::status("fabled", serve(cli))
 }
 
 fn make_secret(path: &Path) -> ExitCode {
-    match cluster::make_secret(path) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let path = path.display();
-            eprintln!(
-                "fabled: cannot make a secret in {path}: {error}; name a new file in a directory \
-                 that this user can write to"
-            );
-            ExitCode::FAILURE
-        }
-    }
+    let path_text = path.display();
+    let made = cluster::make_secret(path).map_err(|error| {
+        format!(
+            "cannot make a secret in {path_text}: {error}; name a new file in a directory that \
+             this user can write to"
+        )
+    });
+    cli::status("fabled", made)
 }
 
 fn serve(cli: Cli) -> Result<(), Box<dyn Error>> {
@@ -68,6 +69,6 @@ fn serve(cli: Cli) -> Result<(), Box<dyn Error>> {
         sandbox::enter(in_zone)?;
     }
     // For programs that wait for the line; a closed standard output is no error.
-    let _ = writeln!(stdout(), "listening on {}", daemon.path().display());
+    STDOUT.line(format_args!("listening on {}", daemon.path().display()));
     Ok(daemon.run()?)
 }

@@ -20,7 +20,7 @@ const POLICY_FILE: &str = "/etc/fable/policy.toml";
 /// prints `listening on PATH` when processes can connect. Flows continue without it: their
 /// processes register them again when it is restarted.
 #[derive(Debug, Parser)]
-#[command(name = "fabled", version)]
+#[command(name = "fabled", version = env!("MEGAPIPE_VERSION"))]
 pub struct Cli {
     /// Path of the socket to which processes connect [default: $FABLE_SOCKET, else
     /// /run/fable/fabled.sock for root, else $XDG_RUNTIME_DIR/fable/fabled.sock]

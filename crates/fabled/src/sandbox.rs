@@ -83,7 +83,7 @@ pub fn become_user(name: &str, socket: &Path) -> Result<(), SandboxError> {
     let user = user.ok_or_else(|| SandboxError::NoUser(name.to_owned()))?;
     let directory = directory_of(socket);
     if !directory.exists() {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        let made = DirBuilder::new().mode(0o755).create(directory);
         made.and_then(|()| chown(directory, Some(user.uid()), Some(user.gid())))
             .map_err(|source| SandboxError::Directory { path: directory.to_owned(), source })?;
     }

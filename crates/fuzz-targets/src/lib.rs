@@ -1,70 +1,27 @@
-//! Fuzz targets for the parsers of foreign bytes: each program in `src/bin` passes an input to one
-//! parser and checks properties that hold for all inputs.
+//! Fuzz targets for the parsers of foreign bytes: each passes an input to one parser and checks
+//! properties that hold for all inputs.
 //!
-//! `cargo xtask fuzz` builds the programs with libFuzzer, which chooses the inputs by the coverage
-//! that they reach. Built in any other way, a program runs the inputs in the files that its command
-//! line names, for a debugger.
+//! `cargo xtask fuzz` builds the program with libFuzzer, which chooses the inputs by the coverage
+//! that they reach. Built in any other way, it runs the inputs in the files that its command line
+//! names, for a debugger.
 //!
-//! This library has the entry point of a program, [`target!`], [`Choices`], and the [`drivers`] of
-//! stacks.
+//! - `targets`: the list. `drivers`, `offers`, `page`: those that need more code.
 
-pub mod drivers;
+mod drivers;
+mod offers;
+mod page;
+mod targets;
 
-#[cfg(not(fuzzing))]
-use std::process::ExitCode;
+// Code of other crates that is not in their libraries' interfaces.
+#[path = "../../fable/tests/hostile_peer/mod.rs"]
+mod hostile_peer;
+#[path = "../../mtcp-proto/tests/protocol/wire/parsers.rs"]
+mod parsers;
+#[path = "../../fable-preload/src/sys.rs"]
+#[allow(dead_code, unused_imports, reason = "parts that no target uses")]
+mod sys;
 
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub use libfuzzer_sys;
-
-/// Defines the entry point of a program that passes each input to a function.
-///
-/// The function panics if a property does not hold.
-#[macro_export]
-macro_rules! target {
-    ($check:expr) => {
-        #[cfg(fuzzing)]
-        $crate::libfuzzer_sys::fuzz_target!(
-            init: $crate::ignore_sigpipe(),
-            |bytes: &[u8]| $check(bytes)
-        );
-
-        #[cfg(not(fuzzing))]
-        fn main() -> std::process::ExitCode {
-            $crate::run_files($check)
-        }
-    };
-}
-
-/// Ignores SIGPIPE, which `vmsplice` to a closed peer raises. Rust programs do so before `main`,
-/// which libFuzzer replaces.
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub fn ignore_sigpipe() {
-    // SAFETY: a plain system call, before there are other threads.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-}
-
-/// Runs the inputs in the files that the command line names.
-#[cfg(not(fuzzing))]
-#[doc(hidden)]
-pub fn run_files(check: impl Fn(&[u8])) -> ExitCode {
-    let files: Vec<_> = std::env::args_os().skip(1).collect();
-    if files.is_empty() {
-        eprintln!("name files with inputs; `cargo xtask fuzz` finds new ones");
-        return ExitCode::FAILURE;
-    }
-    for file in files {
-        match std::fs::read(&file) {
-            Ok(bytes) => check(&bytes),
-            Err(error) => {
-                eprintln!("cannot read {}: {error}; name readable files", file.display());
-                return ExitCode::FAILURE;
-            }
-        }
-    }
-    ExitCode::SUCCESS
-}
+pub use targets::{Check, TARGETS, target};
 
 /// Reads an input as choices; zeros when it is used up.
 pub struct Choices<'a>(&'a [u8]);

@@ -1,13 +1,15 @@
-//! Runs many cases one after the other, and defines their report.
+//! Runs many cases one after the other: makes each, has its subject run it, confirms and shrinks
+//! failing ones.
 
 use crate::rules::{RuleCounts, RuleSet};
-use crate::{Random, shrink_list};
+use crate::{Random, Watch, shrink_list};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// How often a case is run at most to shrink it.
-pub const SHRINK_TRIES: usize = 300;
+const SHRINK_TRIES: usize = 300;
 /// How long shrinking may take.
 const SHRINK_TIME_MAX: Duration = Duration::from_secs(40);
 
@@ -88,9 +90,169 @@ pub struct Limit {
     pub findings: usize,
 }
 
-/// Runs the cases of the seeds that follow from `seed` until a limit is reached; `run` runs the
-/// case of a seed and returns the number of findings so far.
-pub fn for_seeds(seed: u64, limit: Limit, mut run: impl FnMut(u64) -> usize) {
+/// What a fuzzer tests: implementations that run the same cases and are compared.
+pub trait Subject {
+    /// A case.
+    type Script: Case;
+    /// The allowed differences.
+    type Rule: RuleSet;
+    /// The fuzzer's name.
+    const NAME: &'static str;
+    /// The rule for differences that do not occur again at the slow pace.
+    const NOT_REPEATED: Self::Rule;
+
+    /// Makes the case of a seed.
+    fn script(&self, seed: u64) -> Self::Script;
+
+    /// Runs a case on all implementations, slowly or at full pace, and compares them.
+    fn attempt(&mut self, script: &Self::Script, slow: bool, watch: &Watch) -> Attempt<Self::Rule>;
+
+    /// Returns whether a failure may be one of timing, which has to occur again at the slow pace.
+    fn may_be_timing(&self, failure: &Failure) -> bool;
+
+    /// Ends the implementations.
+    fn finish(&mut self) {}
+}
+
+/// The results of one run of a case on all implementations.
+#[derive(Clone, Debug)]
+pub struct Attempt<R> {
+    /// The differences that no rule allows, and what an implementation does wrong by itself.
+    pub failures: Vec<Failure>,
+    /// How often each rule was used.
+    pub rules: RuleCounts<R>,
+    /// Number of operations.
+    pub operations: u64,
+}
+
+impl<R: RuleSet> Default for Attempt<R> {
+    fn default() -> Attempt<R> {
+        Attempt { failures: Vec::new(), rules: RuleCounts::default(), operations: 0 }
+    }
+}
+
+/// Runs the cases of a subject.
+#[derive(Debug)]
+pub struct Campaign<S: Subject> {
+    subject: S,
+    watch: Watch,
+    report: Report<S::Script, S::Rule>,
+    /// Whether a failing case is shrunk, which takes a while.
+    shrinks: bool,
+    /// The prefix of the names of rules whose use is a failure.
+    strict: Option<String>,
+    /// The kinds of findings, each reported once, and of differences that did not occur again.
+    seen: BTreeMap<String, u64>,
+    unrepeated: BTreeMap<String, (u64, u64)>,
+}
+
+impl<S: Subject> Campaign<S> {
+    /// Creates a campaign.
+    pub fn new(subject: S, shrinks: bool) -> Campaign<S> {
+        let (watch, report) = (Watch::start(S::NAME), Report::default());
+        let (seen, unrepeated) = (BTreeMap::new(), BTreeMap::new());
+        Campaign { subject, watch, report, shrinks, strict: None, seen, unrepeated }
+    }
+
+    /// Makes the use of rules whose names begin with `prefix` count as a failure.
+    pub fn strict(self, prefix: &str) -> Campaign<S> {
+        Campaign { strict: Some(prefix.to_string()), ..self }
+    }
+
+    /// Runs the cases of the seeds that follow from `seed` until a limit is reached: the time, the
+    /// number of cases, or of kinds of failures.
+    pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
+        for_seeds(seed, limit, |seed| {
+            self.run_script(&self.subject.script(seed));
+            self.report.findings.len()
+        });
+        self.finish();
+    }
+
+    /// Ends the implementations, so that they write their statistics.
+    pub fn finish(&mut self) {
+        self.subject.finish();
+    }
+
+    /// Runs one case.
+    pub fn run_script(&mut self, script: &S::Script) {
+        self.report.cases += 1;
+        let Err(failure) = self.check(script) else { return };
+        let times = self.seen.entry(failure.class.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            return;
+        }
+        let mut shrunk = script.clone();
+        if self.shrinks {
+            shrunk = shrink_case(script, |smaller| {
+                (0..2).any(|_| self.finds_again(smaller, &failure).is_some())
+            });
+        }
+        // One more run for the log, in which a difference of timing may not occur again.
+        let failure = self.finds_again(&shrunk, &failure).unwrap_or(failure);
+        let log = self.watch.log();
+        self.report.findings.push(Finding { failure, script: script.clone(), shrunk, log });
+    }
+
+    /// Returns a failure of the same kind as an earlier one, if it occurs again.
+    fn finds_again(&mut self, script: &S::Script, wanted: &Failure) -> Option<Failure> {
+        let found = self.attempt(script, false, false);
+        found.into_iter().find(|found| found.class == wanted.class)
+    }
+
+    /// Runs a case; a difference of timing has to occur again.
+    fn check(&mut self, script: &S::Script) -> Result<(), Failure> {
+        let found = self.attempt(script, false, true);
+        let Some(first) = found.first() else { return Ok(()) };
+        if !self.subject.may_be_timing(first) || self.seen.contains_key(&first.class) {
+            return Err(first.clone());
+        }
+        let again = self.attempt(script, true, false);
+        let both = found.iter().find(|found| again.iter().any(|again| again.class == found.class));
+        if let Some(both) = both {
+            return Err(both.clone());
+        }
+        self.report.rules.used(S::NOT_REPEATED);
+        let times = self.unrepeated.entry(first.class.clone()).or_insert((0, script.seed()));
+        times.0 += 1;
+        Ok(())
+    }
+
+    /// Returns the failures of one attempt.
+    fn attempt(&mut self, script: &S::Script, slow: bool, counts: bool) -> Vec<Failure> {
+        let Attempt { mut failures, rules, operations } =
+            self.subject.attempt(script, slow, &self.watch);
+        if counts {
+            self.report.operations += operations;
+            self.report.rules.add(&rules);
+        }
+        if let (true, Some(prefix)) = (failures.is_empty(), &self.strict) {
+            let used = rules.first_used(prefix).map(RuleSet::text);
+            failures.extend(used.map(|(name, text)| Failure::new(name, text)));
+        }
+        failures
+    }
+
+    /// Returns the results so far.
+    pub fn report(&self) -> &Report<S::Script, S::Rule> {
+        &self.report
+    }
+
+    /// Returns how often each kind of failure was found.
+    pub fn kinds(&self) -> &BTreeMap<String, u64> {
+        &self.seen
+    }
+
+    /// Returns the kinds of differences that did not occur again: how often, and a seed.
+    pub fn unrepeated(&self) -> &BTreeMap<String, (u64, u64)> {
+        &self.unrepeated
+    }
+}
+
+/// Runs the seeds that follow from `seed` until a limit is reached; `run` runs the case of a seed
+/// and returns the number of findings so far.
+fn for_seeds(seed: u64, limit: Limit, mut run: impl FnMut(u64) -> usize) {
     let begin = Instant::now();
     let mut seeds = Random::new(seed);
     let mut next = seed;
@@ -105,7 +267,7 @@ pub fn for_seeds(seed: u64, limit: Limit, mut run: impl FnMut(u64) -> usize) {
 }
 
 /// Drops operations, then settings, as long as `fails` returns true and there is time.
-pub fn shrink_case<C: Case>(case: &C, mut fails: impl FnMut(&C) -> bool) -> C {
+fn shrink_case<C: Case>(case: &C, mut fails: impl FnMut(&C) -> bool) -> C {
     let until = Instant::now() + SHRINK_TIME_MAX;
     let mut fails = |smaller: &C| Instant::now() < until && fails(smaller);
     let mut tries = SHRINK_TRIES;

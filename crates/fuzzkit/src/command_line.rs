@@ -1,10 +1,10 @@
 //! Defines the options that every fuzzer has, and prints the results.
 
-use crate::campaign::{Case, Finding, Limit, Report};
+use crate::campaign::{Campaign, Case, Finding, Limit, Report, Subject};
 use crate::rules::RuleSet;
 use clap::Args;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Time for generated cases, unless something else limits them.
 const SECONDS: u64 = 30;
@@ -26,7 +26,7 @@ pub struct CaseOptions {
     /// Script to run instead of generated cases, as printed for a failing case.
     #[arg(long)]
     pub script: Option<String>,
-    /// Number of failing cases after which the fuzzer stops.
+    /// Number of kinds of failures after which the fuzzer stops.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub findings: usize,
     /// Prefix of the names of rules whose use counts as a failure [default without RULE:
@@ -39,27 +39,40 @@ pub struct CaseOptions {
 }
 
 impl CaseOptions {
-    /// Returns the script to run.
-    ///
-    /// # Errors
-    /// The exit code, after a message: the script cannot be read.
-    pub fn script<C: Case>(&self, program: &str) -> Result<Option<C>, ExitCode> {
-        let Some(text) = &self.script else { return Ok(None) };
-        text.parse().map(Some).map_err(|error| {
-            eprintln!("{program}: cannot parse the script: {error}; copy it as it was printed");
-            ExitCode::from(2)
-        })
-    }
-
-    /// Returns the seed of the first case, and prints it.
-    pub fn first_seed(&self, program: &str) -> u64 {
-        let seed = self.seed.unwrap_or_else(seed_of_clock);
-        println!("{program}: seed {seed}");
-        seed
+    /// Runs the chosen cases of a subject, and prints the results; the exit code is 0 if nothing
+    /// failed, and 2 if the script cannot be read.
+    pub fn run<S: Subject>(&self, subject: S) -> ExitCode {
+        let mut campaign = Campaign::new(subject, !self.no_shrink);
+        if let Some(prefix) = &self.strict {
+            campaign = campaign.strict(prefix);
+        }
+        let begin = Instant::now();
+        match self.script.as_deref().map(str::parse) {
+            Some(Ok(script)) => campaign.run_script(&script),
+            Some(Err(error)) => {
+                let name = S::NAME;
+                eprintln!("{name}: cannot parse the script: {error}; copy it as it was printed");
+                return ExitCode::from(2);
+            }
+            None => {
+                let seed = self.seed.unwrap_or_else(seed_of_clock);
+                println!("{}: seed {seed}", S::NAME);
+                campaign.run_seeds(seed, self.limit());
+            }
+        }
+        campaign.finish();
+        let code = campaign.report().print(S::NAME, begin.elapsed());
+        for (class, times) in campaign.kinds() {
+            println!("found {times} times: {class}");
+        }
+        for (class, (times, seed)) in campaign.unrepeated() {
+            println!("not repeated {times} times (seed {seed}): {class}");
+        }
+        code
     }
 
     /// Returns the limits of the campaign.
-    pub fn limit(&self) -> Limit {
+    fn limit(&self) -> Limit {
         let default = if self.cases.is_some() { SECONDS_MAX } else { SECONDS };
         Limit {
             time: Duration::from_secs(self.seconds.unwrap_or(default)),
@@ -78,7 +91,7 @@ pub fn seed_of_clock() -> u64 {
 impl<C: Case, R: RuleSet> Report<C, R> {
     /// Prints the failures and the rules that were used; returns an exit code of 0 if nothing
     /// failed.
-    pub fn print(&self, program: &str, took: Duration) -> ExitCode {
+    fn print(&self, program: &str, took: Duration) -> ExitCode {
         self.findings.iter().for_each(|finding| finding.print(program));
         let rate = self.operations as f64 / took.as_secs_f64().max(0.001);
         println!(

@@ -1,12 +1,12 @@
 //! Shared parts of the differential fuzzers: repeatable random numbers and contents, rules for
 //! allowed differences, shrinking, a watchdog, and the command line around a campaign.
 //!
-//! A fuzzer provides its cases ([`Case`]), its rules ([`rules!`]), and the code that runs and
-//! compares a case.
+//! A fuzzer provides its cases ([`Case`]), its rules ([`rules!`]), and its [`Subject`], which runs
+//! and compares a case.
 //!
 //! # Modules
 //!
-//! - `campaign`: runs many cases and reports on them.
+//! - `campaign`: runs many cases, confirms and shrinks failing ones.
 //! - `command_line`: the options that every fuzzer has.
 //! - [`pattern`]: contents in which every position differs from its neighbours.
 //! - `random`: SplitMix64, so that a seed means the same script on every machine.
@@ -24,7 +24,7 @@ mod shrink;
 mod watchdog;
 mod words;
 
-pub use campaign::{Case, Failure, Finding, Limit, Report, SHRINK_TRIES, for_seeds, shrink_case};
+pub use campaign::{Attempt, Campaign, Case, Failure, Finding, Limit, Report, Subject};
 pub use command_line::{CaseOptions, seed_of_clock};
 pub use random::{Random, mix};
 pub use rules::{RuleCounts, RuleSet};

@@ -100,17 +100,18 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     let (old, new) = (input::read(&arguments.old)?, input::read(&arguments.new)?);
     let bounds = Bounds { threshold: arguments.threshold, drift: arguments.drift };
     let diff = compare(&old, &new, bounds);
-    if only_json {
+    let printed = if only_json {
         let text = serde_json::to_string_pretty(&diff)
             .map_err(std::io::Error::from)
             .context("encode the changes", "report this as a bug")?;
-        output::print(&(text + "\n"));
+        output::print(&(text + "\n"))
     } else {
-        output::print(&table(&diff));
-    }
+        output::print(&table(&diff))
+    };
     if let Some(json) = json {
         json.write(&diff)?;
     }
+    printed?;
     Ok(diff.outcome)
 }
 

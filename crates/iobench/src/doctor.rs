@@ -3,12 +3,13 @@
 use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
 use megapipe::{Channel, DriverKind, DriverReport, Replaced};
 use serde::Serialize;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use crate::cli::DoctorArgs;
+use crate::engine::whole_file::WholeFile;
 use crate::error::{Context, Result};
+use crate::output;
 
 /// The width that text is wrapped to.
 const COLUMNS: usize = 100;
@@ -40,24 +41,22 @@ impl Choice {
 /// Probes the machine and prints what was found; with `--json FILE`, writes that file as well, or
 /// if it is `-`, prints JSON and nothing else.
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<()> {
-    const REMEDY: &str = "choose a file that can be written";
     let (probe, choice) = (probe(), Choice::of_this_machine());
     let json = arguments.json.as_deref();
     if json == Some(Path::new("-")) {
-        return write_json(&mut io::stdout().lock(), &probe, &choice).context("print", REMEDY);
+        return output::print_with(|out| write_json(out, &probe, &choice));
     }
     if let Some(path) = json {
-        File::create(path)
-            .and_then(|mut file| write_json(&mut file, &probe, &choice))
-            .context(format!("write {}", path.display()), REMEDY)?;
+        let mut text = Vec::new();
+        write_json(&mut text, &probe, &choice).context("encode the report", "report a bug")?;
+        WholeFile::prepare(path)?.write_bytes(&text)?;
     }
-    let out = io::stdout();
-    let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    print(&mut out.lock(), &probe, &choice, colours).context("print", REMEDY)
+    let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    output::print_with(|out| print(out, &probe, &choice, colours))
 }
 
 /// Prints the report as text.
-fn print(out: &mut impl Write, probe: &Probe, choice: &Choice, colours: bool) -> io::Result<()> {
+fn print(out: &mut dyn Write, probe: &Probe, choice: &Choice, colours: bool) -> io::Result<()> {
     writeln!(out, "What the kernel offers (* required by the uring driver)")?;
     let width = probe.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut last = None;
@@ -99,7 +98,7 @@ fn word(text: &str, colour: &str, colours: bool) -> String {
 }
 
 fn print_finding(
-    out: &mut impl Write,
+    out: &mut dyn Write,
     finding: &Finding,
     width: usize,
     colours: bool,
@@ -122,7 +121,7 @@ fn detail(status: &Status) -> Option<&str> {
     }
 }
 
-fn print_limit(out: &mut impl Write, limit: &Limit, width: usize, colours: bool) -> io::Result<()> {
+fn print_limit(out: &mut dyn Write, limit: &Limit, width: usize, colours: bool) -> io::Result<()> {
     let status = match limit.suffices {
         Some(true) => word("yes", GREEN, colours),
         Some(false) => word("no", YELLOW, colours),
@@ -140,7 +139,7 @@ fn remedies(probe: &Probe) -> Vec<(&str, &str)> {
 }
 
 /// Prints words in lines of at most [`COLUMNS`], indented as far as the first line.
-fn print_wrapped(out: &mut impl Write, start: &str, text: &str) -> io::Result<()> {
+fn print_wrapped(out: &mut dyn Write, start: &str, text: &str) -> io::Result<()> {
     let indent = " ".repeat(start.len());
     let mut line = start.to_owned();
     for word in text.split(' ') {
@@ -197,7 +196,7 @@ struct LimitRow<'a> {
     remedy: Option<&'a str>,
 }
 
-fn write_json(out: &mut impl Write, probe: &Probe, choice: &Choice) -> io::Result<()> {
+fn write_json(out: &mut dyn Write, probe: &Probe, choice: &Choice) -> io::Result<()> {
     let features = probe.findings.iter().map(|finding| FeatureRow {
         name: finding.name,
         status: match &finding.status {

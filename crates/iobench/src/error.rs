@@ -17,6 +17,9 @@ pub(crate) enum Error {
     /// A measurement of `ipc` ended early, for the reason that the error gives.
     #[error(transparent)]
     Ipc(#[from] ipcload::Error),
+    /// A manual page or a completion script cannot be written.
+    #[error(transparent)]
+    Page(#[from] ::cli::PageError),
     /// The user or a supervisor ended the run by a signal.
     #[error("interrupted; nothing was written")]
     Interrupted,

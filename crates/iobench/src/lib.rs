@@ -58,21 +58,17 @@ use crate::diff::Outcome;
 use crate::error::Error;
 
 const EXIT_ERROR: u8 = 1;
-const EXIT_INVALID: u8 = 2;
+const EXIT_INVALID: u8 = 3;
 const EXIT_INTERRUPTED: u8 = 130;
 
 const NOT_VALID: &str = "not all results are valid; the lines above name them and the causes (with \
-     --strict, the exit status is 2 then)";
+     --strict, the exit status is 3 then)";
 
 /// Runs the command that the command line names; returns the exit status.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            // clap would exit with 2, which here means that a result is not valid.
-            return ExitCode::from(if error.use_stderr() { EXIT_ERROR } else { 0 });
-        }
+        Err(answer) => return print_answer(&answer),
     };
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
@@ -95,10 +91,7 @@ pub fn main() -> ExitCode {
             Ok(Outcome::Regression) => return ExitCode::from(EXIT_ERROR),
             other => other.map(|outcome| outcome == Outcome::Fine),
         },
-        Command::Completions(arguments) => {
-            manual::completions(arguments);
-            Ok(true)
-        }
+        Command::Completions(arguments) => manual::completions(arguments).map(|()| true),
         Command::Man(arguments) => manual::run(arguments).map(|()| true),
     };
     match outcome {
@@ -112,6 +105,23 @@ pub fn main() -> ExitCode {
             output::note(&error.to_string());
             let interrupted = matches!(error, Error::Interrupted);
             ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { EXIT_ERROR })
+        }
+    }
+}
+
+/// Prints the help or the version, or why the command line is wrong; returns the exit status.
+fn print_answer(answer: &clap::Error) -> ExitCode {
+    let usual = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(EXIT_ERROR));
+    if answer.use_stderr() {
+        // If standard error cannot be written to, there is nowhere left to tell.
+        let _ = answer.print();
+        return usual;
+    }
+    match output::print_with(|_| answer.print()) {
+        Ok(()) => usual,
+        Err(error) => {
+            output::note(&error.to_string());
+            ExitCode::from(EXIT_ERROR)
         }
     }
 }

@@ -1,16 +1,32 @@
-//! Writes to the terminal and ignores a closed pipe.
+//! Writes results to standard output, where an error counts, and remarks to standard error, where
+//! none does.
 
-use std::io::{Write, stdout};
+use std::io::{self, ErrorKind, Write, stdout};
 
-/// Writes results to stdout; a reader that has closed the pipe is no error.
-pub(crate) fn print(text: &str) {
-    let mut stdout = stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+use sys::output::STDERR;
+
+use crate::error::{Context, Result};
+
+/// Writes results to standard output. A reader that has closed the pipe is no error: it has what it
+/// wanted.
+pub(crate) fn print(text: &str) -> Result<()> {
+    print_with(|out| out.write_all(text.as_bytes()))
 }
 
-/// Writes a remark to stderr.
+/// Calls a function that writes results to standard output; errors as in [`print()`].
+pub(crate) fn print_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let mut stdout = stdout().lock();
+    match write(&mut stdout).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => {
+            result.context("write to standard output", "check the disk or pipe that it goes to")
+        }
+    }
+}
+
+/// Writes a remark to standard error. If that fails, there is nowhere left to tell.
 pub(crate) fn note(text: &str) {
-    eprintln!("iobench: {}", printable(text));
+    STDERR.line(format_args!("iobench: {}", printable(text)));
 }
 
 /// Returns a text in which characters are escaped that a terminal could take for commands. A file

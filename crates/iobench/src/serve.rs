@@ -3,11 +3,12 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::cli::ServeArgs;
+use crate::engine::placement::by_core;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
 use crate::output;
 use crate::server::{self, ServerLocation, shared::Page};
-use crate::sys::affinity::allowed_cpus;
+use crate::sys::affinity::{allowed_cpus, core_of};
 use crate::sys::borrow;
 use crate::sys::cpuclock;
 use crate::sys::limits::Limits;
@@ -16,8 +17,7 @@ use crate::sys::signals::Signals;
 /// Serves until a signal or the parent ends it.
 pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let Some(name) = &arguments.server else {
-        output::print(&server::catalogue());
-        return Ok(());
+        return output::print(&server::catalogue());
     };
     // Under `compare` the signals stay blocked: Ctrl-C reaches the whole process group, and the
     // measuring process ends this one by closing the lifeline.
@@ -36,17 +36,22 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let place = ServerLocation { address, interface: arguments.interface.clone() };
     if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
         let page = Page::open(inherited(page)?, cpus.len())?;
-        return server::run(server, &cpus, service, &place, &page, &[inherited(lifeline)?], |_| {});
+        return server::run(server, &cpus, service, &place, &page, &[inherited(lifeline)?], |_| {
+            Ok(())
+        });
     }
+    let driver = server::describe_driver(std::iter::once(server.name()))?;
+    let driver = driver.map_or_else(String::new, |driver| format!("{driver}\n"));
     let page = Page::create(cpus.len())?;
     server::run(server, &cpus, service, &place, &page, &[signals.descriptor()?], |port| {
         address.set_port(port);
         let verb = if exchange.is_some() { "answers" } else { "echoes" };
         output::print(&format!(
-            "{}: {}\n{verb} on {address} with a thread on each of CPU {cpus:?}; Ctrl-C ends it\n",
+            "{}: {}\n{driver}{verb} on {address} with a thread on each of CPU {cpus:?}; \
+             Ctrl-C ends it\n",
             server.name(),
             server.describe()
-        ));
+        ))
     })?;
     let totals = page.totals();
     let cpu_ns = cpuclock::process_ns(std::process::id()).unwrap_or(0) + page.children_cpu_ns();
@@ -60,8 +65,7 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
         totals.system_calls,
         totals.errors,
         cpu_ns as f64 / 1e6
-    ));
-    Ok(())
+    ))
 }
 
 /// Returns the CPUs that the arguments name, one thread for each.
@@ -77,7 +81,9 @@ fn cpus(arguments: &ServeArgs) -> Result<Vec<usize>> {
             format!("choose --cores from 1 to {}", allowed.len()),
         ));
     }
-    Ok(allowed[..cores].to_vec())
+    let mut cpus = by_core(&allowed, core_of);
+    cpus.truncate(cores);
+    Ok(cpus)
 }
 
 /// Takes ownership of a descriptor that the parent process left open.

@@ -54,7 +54,7 @@ impl Pool {
             if !finisher.outcome().is_aborted() {
                 // What the call owns is dropped by the unwinding, so nobody sees it afterwards.
                 let result = catch_unwind(AssertUnwindSafe(call));
-                finisher.finish(result.map_err(JoinError::Panicked));
+                finisher.finish(result.map_err(JoinError::panicked));
             }
         });
         let mut state = self.lock();

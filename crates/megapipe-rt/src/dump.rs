@@ -10,6 +10,7 @@ use std::panic::Location;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use sys::output::STDERR;
 
 /// How long the dump at a signal waits for a core.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(1);
@@ -175,6 +176,6 @@ fn write(dump: &Dump) {
     if tracing::enabled!(tracing::Level::INFO) {
         tracing::info!("{text}");
     } else {
-        eprint!("{text}");
+        STDERR.write(text.as_bytes());
     }
 }

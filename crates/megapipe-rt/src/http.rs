@@ -76,17 +76,23 @@ impl Default for TimeLimits {
 /// on.
 ///
 /// ```no_run
-/// use axum::{Router, routing::get};
 /// use megapipe_rt::{Bound, Runtime, http};
+/// # use hyper::{Request, Response, body::Incoming};
+/// # fn serve<S>(app: S) -> std::io::Result<()>
+/// # where
+/// #     S: tower_service::Service<Request<Incoming>, Response = Response<String>,
+/// #         Error = std::io::Error>
+/// #         + Clone + Send + Sync + 'static,
+/// #     S::Future: 'static,
+/// # {
 ///
-/// fn main() -> std::io::Result<()> {
-///     let app = Router::new().route("/", get(|| async { "hello\n" }));
-///     let port = Bound::tcp("127.0.0.1:8080")?;
-///     Runtime::new()?.run(move || {
-///         let (port, app) = (port.clone(), app.clone());
-///         async move { http::serve(port.listen()?, app).await }
-///     })
-/// }
+/// // `app` is a `Router` of axum, for example.
+/// let port = Bound::tcp("127.0.0.1:8080")?;
+/// Runtime::new()?.run(move || {
+///     let (port, app) = (port.clone(), app.clone());
+///     async move { http::serve(port.listen()?, app).await }
+/// })
+/// # }
 /// ```
 pub async fn serve<L, S, B>(listener: L, service: S) -> io::Result<()>
 where
@@ -103,7 +109,14 @@ where
 /// Does the same as [`serve`], with other time limits.
 ///
 /// ```no_run
-/// # async fn serve(listener: megapipe_rt::TcpListener, app: axum::Router) -> std::io::Result<()> {
+/// # use hyper::{Request, Response, body::Incoming};
+/// # async fn serve<S>(listener: megapipe_rt::TcpListener, app: S) -> std::io::Result<()>
+/// # where
+/// #     S: tower_service::Service<Request<Incoming>, Response = Response<String>,
+/// #         Error = std::io::Error>
+/// #         + Clone + 'static,
+/// #     S::Future: 'static,
+/// # {
 /// use megapipe_rt::http::{self, TimeLimits};
 /// use std::time::Duration;
 ///

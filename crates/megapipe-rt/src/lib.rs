@@ -121,15 +121,9 @@ pub use signal::{Signal, ctrl_c};
 pub use spawn::{
     YieldNow, core_index, lookup_host, spawn_blocking, spawn_local, spawn_on, yield_now,
 };
-pub use task::{AbortHandle, JoinError, JoinHandle};
+pub use task::{AbortHandle, JoinError, JoinHandle, Panic};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;
 #[cfg(feature = "quinn")]
 pub use traits::quinn;
-
-/// Compiles the examples of this crate's README and of the project's.
-#[cfg(all(doctest, feature = "http"))]
-#[doc = include_str!("../README.md")]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

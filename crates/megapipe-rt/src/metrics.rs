@@ -8,10 +8,12 @@
 //! The names begin with `megapipe_rt_`; `docs/reference/counters.md` lists them.
 //!
 //! ```
-//! use axum::{Router, routing::get};
 //! use megapipe_rt::{Handle, metrics};
-//! let app: Router = Router::new()
-//!     .route("/metrics", get(|| async { metrics::text(&Handle::current()).await }));
+//!
+//! /// The handler of the route `/metrics`, for example of axum.
+//! async fn text() -> String {
+//!     metrics::text(&Handle::current()).await
+//! }
 //! ```
 
 pub use crate::counts::{CoreMetrics, Histogram};

@@ -7,11 +7,12 @@ use crate::handle::Handle;
 use crate::shutdown::shut_down_at;
 use crate::task::{Finisher, JoinError, JoinHandle, Outcome};
 use crate::time::timeout;
-use megapipe::{Config, CpuSet, Signals};
+use megapipe::{Config, DriverChoice, DriverKind, Signals};
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ impl Default for Builder {
 
 impl Builder {
     /// Sets the number of cores, each with a thread and a channel. The first is the thread that
-    /// calls [`build`](Builder::build). Default: the number of CPUs that this thread may use.
+    /// calls [`build`](Builder::build). Default: the number of CPUs that this thread may use
+    /// and that the quota of its control group (`cpu.max`) keeps busy, at least 1.
     pub fn cores(mut self, count: usize) -> Builder {
         self.cores = Some(count);
         self
@@ -119,13 +121,14 @@ impl Builder {
         self
     }
 
-    /// Creates the channels, and starts the threads of all cores but the first.
+    /// Creates the channels, and starts the threads of all cores but the first. All cores have the
+    /// same driver: if there is memory for the rings of some cores only, all use epoll.
     ///
     /// Fails if a channel cannot be created (the error names cause and remedy), a thread cannot be
     /// started or bound, or the number of cores is zero.
     pub fn build(self) -> io::Result<Runtime> {
         let allowed = sys::cpus::allowed()?;
-        let count = self.cores.unwrap_or(allowed.len());
+        let count = self.cores.map_or_else(|| sys::cpus::usable().map(|cpus| cpus.len()), Ok)?;
         if count == 0 || allowed.is_empty() {
             let text = "a runtime needs a core: call Builder::cores with at least 1";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -145,11 +148,7 @@ impl Builder {
             None => None,
         };
         let pool = Pool::new(self.blocking_threads.max(1), allowed);
-        let mut workers = Vec::new();
-        for index in 1..count {
-            workers.push(Worker::start(&self, index, &cpus)?);
-        }
-        let first = self.make_core(0, &cpus)?;
+        let (first, workers) = self.start_cores(&cpus)?;
         if let Some(signals) = signals {
             shut_down_at(&first, signals)?;
         }
@@ -178,34 +177,61 @@ impl Builder {
         })
     }
 
+    /// Starts the threads and creates all cores. If there is memory for the rings of some cores
+    /// only, all get the epoll driver: connections would otherwise be served at different costs.
+    fn start_cores(&self, cpus: &[usize]) -> io::Result<(Rc<Core>, Vec<Worker>)> {
+        if let Some(started) = self.try_start_cores(cpus)? {
+            return Ok(started);
+        }
+        let cores = cpus.len();
+        tracing::warn!(
+            cores,
+            "all cores use epoll, because there is no memory for a ring for each; raise the limit \
+             on locked memory (ulimit -l)"
+        );
+        let config = Config { driver: DriverChoice::Epoll, ..self.config.clone() };
+        let builder = Builder { config, ..self.clone() };
+        builder.try_start_cores(cpus)?.ok_or_else(|| {
+            io::Error::other("a channel has another driver than epoll, which it was to use")
+        })
+    }
+
+    /// Starts the threads and creates the cores; `None` if their drivers differ.
+    fn try_start_cores(&self, cpus: &[usize]) -> io::Result<Option<(Rc<Core>, Vec<Worker>)>> {
+        let mut workers: Vec<Worker> = Vec::new();
+        for index in 1..cpus.len() {
+            workers.push(Worker::start(self, index, cpus)?);
+            if workers[0].driver != workers[index - 1].driver {
+                return Ok(None);
+            }
+        }
+        let first = self.make_core(0, cpus)?;
+        let is_alike = workers.first().is_none_or(|worker| worker.driver == first.driver);
+        Ok(is_alike.then_some((first, workers)))
+    }
+
     /// Creates a core in its own thread.
     fn make_core(&self, index: usize, cpus: &[usize]) -> io::Result<Rc<Core>> {
         if self.pinned {
             sys::cpus::pin_to(cpus[index])?;
         }
-        Core::new(index, share_of(index, cpus), self.config.clone())
+        let share = sys::cpus::share_of(index, cpus).into_iter().collect();
+        Core::new(index, share, self.config.clone())
     }
-}
-
-/// Returns the CPUs whose connections a core accepts: its own, and its share of the CPUs without a
-/// core, on which the kernel may process handshakes nevertheless. With more cores than CPUs, some
-/// cores have none.
-fn share_of(core: usize, cpus: &[usize]) -> CpuSet {
-    let owner = |cpu| cpus.iter().position(|own| *own == cpu).unwrap_or(cpu % cpus.len());
-    (0..sys::cpus::configured()).filter(|cpu| owner(*cpu) == core).collect()
 }
 
 /// The thread of a core.
 struct Worker {
     remote: Arc<Remote>,
+    driver: DriverKind,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Worker {
     fn start(builder: &Builder, index: usize, cpus: &[usize]) -> io::Result<Worker> {
         let (builder, cpus) = (builder.clone(), cpus.to_vec());
-        let (sender, receiver): (SyncSender<io::Result<Arc<Remote>>>, Receiver<_>) =
-            sync_channel(1);
+        type Started = io::Result<(Arc<Remote>, DriverKind)>;
+        let (sender, receiver): (SyncSender<Started>, Receiver<_>) = sync_channel(1);
         let name = format!("{}-{index}", builder.thread_name);
         let thread = thread::Builder::new().name(name).spawn(move || {
             let core = match builder.make_core(index, &cpus) {
@@ -216,12 +242,15 @@ impl Worker {
             let finisher = Finisher::new(&end);
             core.set_end(finisher);
             // The builder waits for it.
-            let _ = sender.send(Ok(Arc::clone(&core.remote)));
+            let _ = sender.send(Ok((Arc::clone(&core.remote), core.driver)));
             let _ = core.block_on(JoinHandle::<()>::new(end));
             core.close();
         })?;
         match receiver.recv() {
-            Ok(started) => Ok(Worker { remote: started?, thread: Some(thread) }),
+            Ok(started) => {
+                let (remote, driver) = started?;
+                Ok(Worker { remote, driver, thread: Some(thread) })
+            }
             Err(_) => Err(io::Error::other(
                 "a thread of the runtime panicked while it started; its message is above",
             )),
@@ -377,7 +406,7 @@ impl Runtime {
         match first_end {
             None | Some(Ok(Ok(())) | Err(JoinError::Cancelled)) => Ok(()),
             Some(Ok(failed)) => failed,
-            Some(Err(JoinError::Panicked(payload))) => std::panic::resume_unwind(payload),
+            Some(Err(JoinError::Panicked(panic))) => resume_unwind(panic.into_payload()),
         }
     }
 
@@ -468,3 +497,6 @@ fn count_tasks(core: &Remote) -> JoinHandle<usize> {
     core.run(move |core| finisher.finish(Ok(core.task_count())));
     JoinHandle::new(outcome)
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,14 +89,42 @@ pub enum JoinError {
          too many blocking calls wait; await its handle before you end the runtime"
     )]
     Cancelled,
-    /// The task panicked; this is the payload of the panic, for `std::panic::resume_unwind`.
-    #[error("the task panicked: {}", panic_text(.0.as_ref()))]
-    Panicked(Box<dyn Any + Send>),
+    /// The task panicked.
+    #[error("the task panicked: {0}")]
+    Panicked(Panic),
+}
+
+/// The payload of a task's panic. Unlike the payload itself it is `Sync`, as errors have to be for
+/// `std::io::Error::other` and for boxed errors. It displays the panic's text.
+pub struct Panic(Mutex<Box<dyn Any + Send>>);
+
+impl Panic {
+    pub(crate) fn new(payload: Box<dyn Any + Send>) -> Panic {
+        Panic(Mutex::new(payload))
+    }
+
+    /// Returns the payload, for `std::panic::resume_unwind`.
+    pub fn into_payload(self) -> Box<dyn Any + Send> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Panic {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_str(panic_text(payload.as_ref()))
+    }
 }
 
 impl fmt::Debug for JoinError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, out)
+    }
+}
+
+impl JoinError {
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> JoinError {
+        JoinError::Panicked(Panic::new(payload))
     }
 }
 
@@ -267,7 +295,7 @@ fn finish<T>(finisher: Finisher<T>, result: Result<T, JoinError>) {
 /// Calls foreign code and catches its panic. What has panicked is not used again, so no broken
 /// invariant is seen.
 fn contain<T>(call: impl FnOnce() -> T) -> Result<T, JoinError> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(JoinError::Panicked)
+    catch_unwind(AssertUnwindSafe(call)).map_err(JoinError::panicked)
 }
 
 /// Waits for the result of a task, as a future.

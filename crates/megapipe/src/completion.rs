@@ -24,7 +24,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns the index of the handle in its channel: below
+    /// Returns the index of the handle in its channel: at most
     /// [`Config::max_handles`](crate::Config::max_handles), and reused after the handle has ended.
     pub fn index(self) -> u32 {
         self.index

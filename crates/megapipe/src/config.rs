@@ -7,8 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
     /// The driver that the environment variable `MEGAPIPE_DRIVER` names (`auto`, `uring`, `epoll`
-    /// or the name of an installed driver); without it io_uring if the kernel permits it, else
-    /// epoll.
+    /// or the name of an installed driver); without it io_uring if the kernel permits it and has
+    /// memory for a ring, else epoll. A lack of memory is also reported as a warning of `tracing`.
     #[default]
     Auto,
     /// io_uring; the channel fails to start without it.
@@ -152,11 +152,12 @@ pub struct Config {
     /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
     pub close_timeout: Duration,
     /// Rebalancing: whether new connections of a partitioned listener are distributed to its
-    /// channels at random when the CPUs distribute them very unequally: when one channel has
-    /// accepted more than eight times as many as another. Other channels then also accept the
-    /// connections of a channel's CPUs, for 1 s, and for up to 64 s if that happens repeatedly.
-    /// Takes effect only if all channels of the listener have it enabled. A channel that accepts
-    /// nothing takes no part. [`Counters::rebalanced`](crate::Counters::rebalanced) counts it.
+    /// channels at random when the CPUs distribute them very unequally: when one of two channels
+    /// accepts nine times as many as the other, or fewer than about half of more channels accept
+    /// all. Other channels then also accept the connections of a channel's CPUs, for 1 s, and for
+    /// up to 64 s if that happens repeatedly. Takes effect only if all channels of the listener
+    /// have it enabled. A channel that accepts nothing takes no part.
+    /// [`Counters::rebalanced`](crate::Counters::rebalanced) counts it.
     pub rebalance: bool,
 }
 

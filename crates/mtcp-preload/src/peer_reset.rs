@@ -46,6 +46,7 @@ fn start_process(launcher: OsString) -> Outcome<SharedConnections> {
         .collect();
     let mut values: Vec<_> = environment.iter().map(|entry| entry.as_ptr()).collect();
     values.push(std::ptr::null());
+    let descriptors = descriptors_max();
     // A child without a signal at its end: a program that waits for its own children does not find
     // it (clone(2), the low byte of flags).
     if call(libc::SYS_clone, [0, 0, 0])? == 0 {
@@ -53,13 +54,26 @@ fn start_process(launcher: OsString) -> Outcome<SharedConnections> {
         for (from, to) in [(&null, 0), (&null, 1), (&null, 2), (&memory, 3), (&process, 4)] {
             let _ = call(libc::SYS_dup3, [from.as_raw_fd() as usize, to, 0]);
         }
-        let _ = call(libc::SYS_close_range, [5, u32::MAX as usize, 0]);
+        // Kernels before Linux 5.9, and filters that do not know the call, refuse it.
+        if call(libc::SYS_close_range, [5, u32::MAX as usize, 0]).is_err() {
+            for fd in 5..descriptors {
+                let _ = call(libc::SYS_close, [fd, 0, 0]);
+            }
+        }
         let _ = call(libc::SYS_setsid, [0; 3]);
         let arguments = [path.as_ptr() as usize, words.as_ptr() as usize, values.as_ptr() as usize];
         let _ = call(libc::SYS_execve, arguments);
         let _ = call(libc::SYS_exit_group, [127, 0, 0]);
     }
     Ok(connections)
+}
+
+/// Returns how many descriptors this process may have, with a bound for the time to close them.
+fn descriptors_max() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a local variable of the right type.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur.min(1 << 20) as usize
 }
 
 /// Makes a system call that this library does not interpose.

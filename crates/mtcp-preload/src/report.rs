@@ -4,6 +4,8 @@ use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::OnceLock;
 
+use sys::output::STDERR;
+
 /// The file for messages: `MTCP_LOG` names it, or is `-` for standard error.
 static TARGET: OnceLock<Option<std::path::PathBuf>> = OnceLock::new();
 
@@ -17,8 +19,7 @@ pub(crate) fn note(text: Arguments<'_>) {
     let Some(Some(target)) = TARGET.get() else { return };
     let line = format!("mtcp[{}]: {text}\n", std::process::id());
     if target.as_os_str() == "-" {
-        let _ = std::io::stderr().write_all(line.as_bytes());
-        return;
+        return STDERR.write(line.as_bytes());
     }
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(target);
     // A failure to write the log cannot be reported anywhere.
@@ -27,5 +28,5 @@ pub(crate) fn note(text: Arguments<'_>) {
 
 /// Writes to standard error why the program cannot use the stack.
 pub(crate) fn complain(text: Arguments<'_>) {
-    let _ = std::io::stderr().write_all(format!("mtcp: {text}\n").as_bytes());
+    STDERR.line(format_args!("mtcp: {text}"));
 }

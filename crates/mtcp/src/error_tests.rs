@@ -65,6 +65,8 @@ fn errors_of_a_start() {
             ["capture.file /no/p", "name a new file", "that is no link"];
         StartError::Tcp(_) => StartError::Tcp(mtcp_proto::Error::Config("mtu is 1")),
             ["mtu is 1", "docs/mtcp.toml"];
+        StartError::Capabilities(_) => StartError::Capabilities(refused()),
+            ["permit capset(2)", "--complete"];
         StartError::Seccomp(_) => StartError::Seccomp(SeccompError::Thread(7)),
             ["thread 7", "--no-seccomp"];
         StartError::System { .. } => system(), ["cannot start a thread", "raise `ulimit -n`"];
@@ -156,6 +158,8 @@ fn errors_of_the_network_and_of_statistics() {
         StatError::Socket { .. } => StatError::Socket { name: name(), source: refused() },
             ["cannot listen on the statistics socket /run/s", "set stat.socket"];
         StatError::Thread(_) => StatError::Thread(refused()), ["raise `ulimit -u`"];
+        StatError::Capabilities(_) => StatError::Capabilities(refused()),
+            ["permit capset(2)", "stat.enabled"];
     );
     assert_texts!(AskError;
         AskError::Socket { .. } => AskError::Socket { name: name(), source: refused() },

@@ -5,6 +5,7 @@
 //! another thread do what these are refused; the filter makes that harder, and no more.
 
 use std::ffi::c_long;
+use std::io;
 use sys::capabilities::{self, CapabilitySet};
 use sys::seccomp::{Filter, Scope, SeccompError, calls};
 
@@ -13,11 +14,12 @@ const CAPABILITIES: &[c_long] = &[libc::SYS_capget, libc::SYS_capset];
 
 /// Drops the capabilities of the calling thread. It keeps what it needs to ask the kernel for
 /// neighbours, and to follow the program when that changes its user.
-pub(crate) fn drop_capabilities() {
+///
+/// # Errors
+/// The errors of [`capabilities::retain`].
+pub(crate) fn drop_capabilities() -> io::Result<()> {
     let kept = CapabilitySet::NET_ADMIN | capabilities::CHANGE_USER;
-    if let Err(errno) = capabilities::retain(kept) {
-        tracing::warn!(error = %errno, "a thread of the stack keeps its capabilities");
-    }
+    Ok(capabilities::retain(kept)?)
 }
 
 /// Restricts the system calls of the calling thread to those of an engine whose device is open.

@@ -79,6 +79,12 @@ pub enum StartError {
     /// A setting of TCP is out of range.
     #[error("a setting of [tcp] is out of range: {0}; docs/mtcp.toml lists the ranges")]
     Tcp(mtcp_proto::Error),
+    /// The engine's thread would keep all capabilities.
+    #[error(
+        "cannot drop capabilities of the stack's thread: {0}; permit capset(2) in the sandbox \
+         around the program, or let the stack run in the program's threads (`mtcp run --complete`)"
+    )]
+    Capabilities(#[source] io::Error),
     /// The system calls of the engine's thread cannot be restricted.
     #[error(
         "{0}; `mtcp run --no-seccomp` runs without the filter, and so does EngineConfig::seccomp = \
@@ -102,6 +108,7 @@ impl From<PairedError> for StartError {
     fn from(error: PairedError) -> StartError {
         match error {
             PairedError::System(source) => StartError::System { what: "start a thread", source },
+            PairedError::Capabilities(error) => StartError::Capabilities(error),
             PairedError::Seccomp(error) => StartError::Seccomp(error),
         }
     }

@@ -65,9 +65,9 @@ fn wrong_command_lines_are_answered_with_cause_and_remedy() {
     for (name, text) in FILES {
         fs::write(directory.path().join(name), text).expect("a file");
     }
-    let library = testkit::process::built(&["mtcp-preload"]).join("libmtcp_preload.so");
+    let library = testkit::process::preload_library("mtcp-preload");
     let prepare = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mtcp"));
+        let mut command = Command::new(testkit::process::program("mtcp"));
         command.current_dir(directory.path()).env_remove("MTCP_CONFIG");
         command.env("MTCP_PRELOAD", &library);
         command

@@ -14,6 +14,13 @@ pub fn set_errno(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
+/// Returns whether a system call that some kernels lack is not available: they, and filters that do
+/// not know it, refuse it with one of these numbers. The caller falls back to an older call, which
+/// reports what is wrong with arguments.
+pub fn is_refusal(number: c_int) -> bool {
+    matches!(number, libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL)
+}
+
 /// Sets `errno` and returns -1, as a failed function does.
 pub fn failed(number: c_int) -> c_int {
     set_errno(number);

@@ -5,17 +5,30 @@
 //!
 //! - [`capabilities`]: the capabilities that a thread keeps.
 //! - [`clock`]: the kernel's clocks in nanoseconds.
-//! - [`cpus`]: the CPUs that a thread may run on.
+//! - [`cpus`]: the CPUs of the machine, and those that a thread may run on.
 //! - [`device`]: requests about a network device.
 //! - [`limits`]: the limit of open files.
 //! - [`namespace`]: network namespaces without a name.
 //! - [`netlink`]: requests to the kernel about networks, and its answers.
+//! - [`output`]: messages on standard error and standard output.
 //! - [`seccomp`]: filters of the system calls of threads.
 //! - [`signals`]: signals that threads block and wait for.
 //! - [`user`]: users of the system, and the change of a process to another one.
 //!
 //! Only the clocks are for the data path. The crate `preload` does not use this crate: it calls the
 //! functions of the C library behind its own hooks.
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+compile_error!(
+    "MegaPipe needs Linux with glibc and 64 bits; use a target such as x86_64-unknown-linux-gnu"
+);
+
+/// Returns whether a system call that some kernels lack is not available: they, and filters that do
+/// not know it, refuse it with one of these numbers. The caller falls back to an older call, which
+/// reports what is wrong with arguments.
+pub fn is_refusal(errno: i32) -> bool {
+    matches!(errno, libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL)
+}
 
 pub mod capabilities;
 pub mod clock;
@@ -24,6 +37,7 @@ pub mod device;
 pub mod limits;
 pub mod namespace;
 pub mod netlink;
+pub mod output;
 pub mod seccomp;
 pub mod signals;
 pub mod user;

@@ -115,7 +115,8 @@ impl Filter {
                 .and_then(BpfProgram::try_from)
                 .map_err(SeccompError::Invalid)
         };
-        let own = [Refusal::Unless(libc::SYS_tgkill, 0, &[std::process::id()])];
+        let process = [std::process::id()];
+        let own = [Refusal::Unless(libc::SYS_tgkill, 0, &process)];
         let mut refusals: BTreeMap<c_long, Vec<SeccompRule>> = BTreeMap::new();
         for refusal in calls::REFUSED.iter().chain(&own).chain(refused) {
             let (call, rule) = refusal.rule().map_err(SeccompError::Invalid)?;

@@ -36,6 +36,12 @@ impl SignalSet {
         set
     }
 
+    /// Returns whether this signal is one of the set.
+    pub(crate) fn contains(&self, signal: libc::c_int) -> bool {
+        // SAFETY: the set is valid for reads.
+        unsafe { libc::sigismember(&self.0, signal) == 1 }
+    }
+
     /// Blocks the signals in the calling thread, and in threads that it starts later. Returns the
     /// previously blocked signals.
     pub fn block(&self) -> SignalSet {

@@ -9,19 +9,22 @@
 //! - `wait`: [`eventually`], [`within`]: waiting for a condition, with a time-out.
 //! - `refusal`: [`assert_refusals`], [`assert_texts!`]: answers to wrong command lines, texts of
 //!   errors.
-//! - `restricted`: [`try_call`], [`bar_seccomp`], [`of_threads`]: processes with fewer rights, and
+//! - `restricted`: [`try_call`], [`bar_calls`], [`of_threads`]: processes with fewer rights, and
 //!   what the kernel knows of their threads.
-//! - `retried`: [`retried()`], calls that signals interrupt.
+//! - `retried`: [`retried()`], calls that signals interrupt. `handshakes`: [`await_handshakes`].
 //! - `cpus`, `limits`: [`allowed_cpus`], [`two_cpus`], [`pin`], [`raise_descriptor_limit`]: CPUs
 //!   and descriptors of the process.
 //! - `reference`: [`documented`], [`field_names`], [`expected_fields`]: names in the reference
 //!   pages, and in the code.
+//! - `broken`: [`BrokenOutput`], [`assert_result_is_not_lost`]: outputs that take no data.
 //! - `content`: [`content()`], bytes in which a lost or repeated block is detected.
 //!
 //! Functions panic if the test has failed, with the caller's location where that is more useful.
 
+mod broken;
 mod content;
 mod cpus;
+mod handshakes;
 mod limits;
 mod namespace;
 pub mod process;
@@ -34,14 +37,18 @@ mod shell;
 mod skip;
 mod wait;
 
+pub use broken::{BrokenOutput, assert_result_is_not_lost};
 pub use content::content;
 pub use cpus::{allowed_cpus, on_one_cpu, pin, two_cpus};
+pub use handshakes::await_handshakes;
 pub use limits::raise_descriptor_limit;
 pub use namespace::Namespace;
 pub use reference::{documented, expected_fields, field_names};
-pub use refusal::{Refusal, assert_refusals, assert_sentence, refusal};
+pub use refusal::{Refusal, assert_refusals, assert_sentence, refusal, refusal_status};
 pub use requirements::{can_make_networks, is_root};
-pub use restricted::{CallOutcome, bar_seccomp, of_threads, try_call};
+pub use restricted::{
+    CallOutcome, bar_call_in_thread, bar_calls, bar_seccomp, of_threads, try_call,
+};
 pub use retried::retried;
 pub use skip::skip;
 pub use wait::{eventually, within};

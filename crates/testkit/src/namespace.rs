@@ -6,6 +6,7 @@ use crate::wait::within;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
+use sys::netlink::Request;
 
 /// Time-out of changes that the kernel makes asynchronously.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -25,12 +26,14 @@ impl Namespace {
     pub fn new() -> Namespace {
         let make = || {
             sys::namespace::leave().expect("a network namespace needs CAP_SYS_ADMIN: run as root");
+            let mut up = Request::new(libc::RTM_NEWLINK, libc::NLM_F_ACK);
+            up.interface(libc::IFF_UP);
+            up.text(libc::IFLA_IFNAME, "lo");
+            up.carry_out().expect("the loopback device");
             Namespace(sys::namespace::current().expect("/proc is mounted"))
         };
         // A thread that leaves its namespace cannot return, so a separate one does it.
-        let namespace = thread::spawn(make).join().expect("a namespace is made");
-        namespace.ip("link set lo up");
-        namespace
+        thread::spawn(make).join().expect("a namespace is made")
     }
 
     /// Runs a function on a thread in the namespace, and returns its result. The sockets and
@@ -72,10 +75,10 @@ impl Namespace {
     /// for the address, which it does a moment later.
     pub fn add_v6(&self, address: &str, length: u8, interface: &str) {
         self.ip(&format!("addr add {address}/{length} dev {interface} nodad"));
-        let is_up = self.ip(&format!("link show {interface}")).contains("LOWER_UP");
         within(TIME_LIMIT, &format!("{address} on {interface}"), || {
-            let route = || self.ip(&format!("-6 route show table local {address}"));
-            (!is_up || !route().is_empty()).then_some(())
+            let answers = !self.ip(&format!("-6 route show table local {address}")).is_empty();
+            let is_up = || self.ip(&format!("link show {interface}")).contains("LOWER_UP");
+            (answers || !is_up()).then_some(())
         });
     }
 

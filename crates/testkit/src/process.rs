@@ -30,18 +30,29 @@ pub fn built(packages: &[&str]) -> PathBuf {
     profile
 }
 
+/// Returns the path of a program of the workspace in this test's target directory. Nothing is
+/// built: `cargo xtask test --all` has built it.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let program = profile_directory().join(name);
+    let remedy = "build it with `cargo build --workspace` and the test's options";
+    assert!(program.exists(), "{} is missing: {remedy}", program.display());
+    program
+}
+
 /// Environment variables of `cargo xtask sanitize`: the directory of preload libraries that a
 /// sanitizer instruments, and the sanitizer's own libraries, which programs need with them, as in
 /// LD_PRELOAD.
 const SANITIZED: &str = "MEGAPIPE_TEST_SANITIZED";
 const SANITIZER: &str = "MEGAPIPE_TEST_SANITIZER";
 
-/// Returns the path of a preload library; builds it unless `cargo xtask sanitize` has.
+/// Returns the path of a preload library: in the target directory, or where `cargo xtask sanitize`
+/// has built it.
 pub fn preload_library(package: &str) -> PathBuf {
     let file = format!("lib{}.so", package.replace('-', "_"));
     match env::var_os(SANITIZED) {
         Some(directory) => PathBuf::from(directory).join(file),
-        None => built(&[package]).join(file),
+        None => program(&file),
     }
 }
 
@@ -145,6 +156,23 @@ impl Drop for Guard {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Runs the body of a test in a process of its own: this program again, with only this test, which
+/// is named with its modules.
+#[track_caller]
+pub fn alone(test: &str, body: impl FnOnce()) {
+    const ALONE: &str = "MEGAPIPE_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let mut command = Command::new(env::current_exe().expect("this program has a path"));
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output();
+    let output = output.expect("a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    print!("{text}");
 }
 
 /// Waits for the end of a child; kills it and panics after the time-out.

@@ -114,3 +114,10 @@ macro_rules! assert_texts {
         })+
     }};
 }
+
+/// Returns the exit status of a refusal of iobench: 2 if the parser of the command line refused it,
+/// whose messages refer to --help, otherwise 1.
+pub fn refusal_status(output: &Output) -> Option<i32> {
+    let message = String::from_utf8_lossy(&output.stderr);
+    Some(if message.contains("try '--help'") { 2 } else { 1 })
+}

@@ -96,13 +96,34 @@ pub fn of_threads(process: u32, name: &str) -> Vec<(String, String)> {
 /// # Panics
 /// If there can be no such filter here.
 pub fn bar_seccomp(command: &mut Command) {
-    let architecture = std::env::consts::ARCH.try_into().expect("an architecture with filters");
-    let rules = [(libc::SYS_seccomp, Vec::new())].into();
-    let bar = SeccompAction::Errno(libc::EPERM as u32);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, bar, architecture);
-    let filter = BpfProgram::try_from(filter.expect("a filter")).expect("a program");
+    bar_calls(command, &[libc::SYS_seccomp]);
+}
+
+/// Lets a command run where these system calls fail with `EPERM`, as in some containers.
+///
+/// # Panics
+/// If there can be no such filter here.
+pub fn bar_calls(command: &mut Command, calls: &[c_long]) {
+    let filter = bar(calls);
     // SAFETY: between fork(2) and execve(2), two system calls and no allocation.
     unsafe {
         command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(io::Error::other));
     }
+}
+
+/// Lets a system call fail with `EPERM` in the calling thread and in those that it starts.
+///
+/// # Panics
+/// If there can be no such filter here.
+pub fn bar_call_in_thread(number: c_long) {
+    seccompiler::apply_filter(&bar(&[number])).expect("a filter");
+}
+
+/// Returns a filter with which these system calls fail with `EPERM`.
+fn bar(calls: &[c_long]) -> BpfProgram {
+    let architecture = std::env::consts::ARCH.try_into().expect("an architecture with filters");
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let bar = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, bar, architecture);
+    BpfProgram::try_from(filter.expect("a filter")).expect("a program")
 }

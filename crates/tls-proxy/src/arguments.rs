@@ -31,7 +31,7 @@ SIGUSR1 it prints these counters:
 
 /// Terminates TLS in front of plain TCP servers, over io_uring, epoll or user-level TCP.
 #[derive(Debug, Parser)]
-#[command(name = "tls-proxy", version, after_help = EXAMPLES)]
+#[command(name = "tls-proxy", version = env!("MEGAPIPE_VERSION"), after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Address to listen on, such as 10.9.0.1:443 or `[::]:443`; repeat it for more addresses
     #[arg(long, value_name = "IP:PORT", required = true)]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use sys::output::STDERR;
 
 /// How long a backend that did not answer is tried only after all others.
 const REST: Duration = Duration::from_secs(1);
@@ -89,7 +90,8 @@ impl Backends {
     pub(crate) fn answered(&mut self, backend: usize) {
         self.rest_until[backend] = None;
         if self.health.note(backend, false) {
-            eprintln!("tls-proxy: backend {} accepts connections again", self.addresses[backend]);
+            let address = self.addresses[backend];
+            STDERR.line(format_args!("tls-proxy: backend {address} accepts connections again"));
         }
     }
 
@@ -97,9 +99,10 @@ impl Backends {
     pub(crate) fn failed(&mut self, backend: usize, error: &io::Error, now: Instant) {
         self.rest_until[backend] = Some(now + REST);
         if self.health.note(backend, true) {
-            let remedy = remedy_for(error);
-            let address = self.addresses[backend];
-            eprintln!("tls-proxy: cannot connect to backend {address}: {error}; {remedy}");
+            let (address, remedy) = (self.addresses[backend], remedy_for(error));
+            STDERR.line(format_args!(
+                "tls-proxy: cannot connect to backend {address}: {error}; {remedy}"
+            ));
         }
     }
 }

@@ -129,7 +129,8 @@ pub(crate) enum ProxyError {
     /// The limit of descriptors is too low.
     #[error(
         "{connections} connections need {needed} descriptors, but the hard limit is {limit}; raise \
-         it (ulimit -Hn), or lower --max-connections"
+         it (ulimit -Hn){}",
+        lower_connections(*connections, *needed, *limit)
     )]
     Descriptors {
         /// `--max-connections`.
@@ -166,6 +167,16 @@ pub(crate) enum ProxyError {
         "the thread of core {0} panicked, a defect of tls-proxy; report it with the lines above"
     )]
     Panicked(usize),
+}
+
+/// Returns the second part of the remedy for a low limit of descriptors: the number of connections
+/// for which it suffices, or what one connection needs.
+fn lower_connections(connections: u32, needed: u64, limit: u64) -> String {
+    let others = needed.saturating_sub(2 * u64::from(connections));
+    match limit.saturating_sub(others) / 2 {
+        0 => format!(" to {} or more", others + 2),
+        possible => format!(", or lower --max-connections to {possible}"),
+    }
 }
 
 #[cfg(test)]
@@ -225,8 +236,11 @@ mod tests {
             ProxyError::Cores { .. } => ProxyError::Cores { asked: 9, available: 2 },
                 ["--cores 9", "may use 2 CPUs", "lower --cores"];
             ProxyError::Descriptors { .. } =>
-                ProxyError::Descriptors { connections: 5, needed: 266, limit: 100 },
-                ["5 connections", "hard limit is 100", "ulimit -Hn", "lower --max-connections"];
+                ProxyError::Descriptors { connections: 5, needed: 266, limit: 261 },
+                ["5 connections", "hard limit is 261", "or lower --max-connections to 2"];
+            ProxyError::Descriptors { .. } =>
+                ProxyError::Descriptors { connections: 5, needed: 266, limit: 257 },
+                ["hard limit is 257; raise it (ulimit -Hn) to 258 or more"];
             ProxyError::Channel(_) => megapipe::Error::Forked.into(), ["after the fork"];
             ProxyError::Capabilities(_) => ProxyError::Capabilities(refused()),
                 ["cannot drop capabilities", "permit capset(2)"];

@@ -36,15 +36,21 @@ mod run;
 mod sandbox;
 mod tally;
 
-use clap::Parser;
 use std::process::ExitCode;
 
+const MANUAL: [cli::Section<'_>; 1] = [(
+    "EXIT STATUS",
+    &[
+        ("0", "Ended by SIGTERM or SIGINT, after --drain seconds at most."),
+        ("1", "It could not start, or a thread failed; standard error has the reason."),
+        ("2", "The command line is wrong."),
+    ],
+)];
+
 fn main() -> ExitCode {
-    match run::run(&arguments::Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tls-proxy: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let arguments: arguments::Arguments = match cli::parse(&MANUAL) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    cli::status("tls-proxy", run::run(&arguments))
 }

@@ -15,13 +15,13 @@ use megapipe::{
 };
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::fs::File;
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
+use sys::output::{STDERR, STDOUT};
 use sys::user::User;
 
 /// Descriptors in addition to those of connections: files, rings, devices, signals.
@@ -142,11 +142,11 @@ fn drop_rights(
 fn warn_of_unreadable(arguments: &Arguments, user: &str) {
     for path in [&arguments.certificate, &arguments.key] {
         if let Err(error) = File::open(path) {
-            eprintln!(
+            STDERR.line(format_args!(
                 "tls-proxy: {user} cannot read {}: {error}; SIGHUP will not reload it: permit \
                  a group of the user to read it (`chgrp`, `chmod 640`), or restart instead",
                 path.display()
-            );
+            ));
         }
     }
 }
@@ -155,10 +155,9 @@ fn totals(tallies: &[Tally]) -> Totals {
     tallies.iter().map(Tally::read).sum()
 }
 
-/// Prints a line to standard output; errors are ignored, because there may be no reader.
+/// Writes a line to standard output, which may have no reader.
 fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "tls-proxy: {text}").and_then(|()| out.flush());
+    STDOUT.line(format_args!("tls-proxy: {text}"));
 }
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> ProxyError {
@@ -318,7 +317,8 @@ impl Control<'_> {
                 say(&format!("reloaded {certificate} and {key} for new connections"));
             }
             Err(error) => {
-                eprintln!("tls-proxy: SIGHUP: the certificate in use stays in use: {error}");
+                let effect = "the certificate in use stays in use";
+                STDERR.line(format_args!("tls-proxy: SIGHUP: {effect}: {error}"));
             }
         }
     }

@@ -57,7 +57,7 @@ impl JoinError {
 
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
         match self.0 {
-            Ended::Panicked(payload) => Ok(payload),
+            Ended::Panicked(panic) => Ok(panic.into_payload()),
             other => Err(JoinError(other)),
         }
     }

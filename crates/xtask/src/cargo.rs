@@ -1,12 +1,15 @@
 //! Builds command lines of cargo, and determines its target directory.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::setup;
+/// The file that this process runs, also when a build has replaced it in the target directory, as
+/// one of the whole workspace does (proc_pid_exe(5)).
+const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// A cargo command line with its environment.
 #[derive(Clone)]
@@ -16,7 +19,8 @@ pub(crate) struct Cargo {
 }
 
 impl Cargo {
-    /// Makes a command line from words that are separated by spaces.
+    /// Makes a command line from words that are separated by spaces. `xtask` as the first word
+    /// stands for this program.
     pub(crate) fn new(words: &str) -> Cargo {
         let arguments = words.split(' ').map(String::from).collect();
         Cargo { environment: Vec::new(), arguments }
@@ -34,8 +38,8 @@ impl Cargo {
         self
     }
 
-    /// Gives the command its own target directory, for steps with their own compiler flags: in a
-    /// shared one, each such step would invalidate the others' builds.
+    /// Gives the command its own target directory, for builds with their own compiler flags: in a
+    /// shared one, each would invalidate the others.
     pub(crate) fn in_own_target_dir(self, name: &str) -> Cargo {
         let directory = target_dir().join(name);
         self.and("--target-dir").and(&directory.to_string_lossy())
@@ -43,18 +47,32 @@ impl Cargo {
 
     /// Returns the process to start, whose standard streams are not configured yet.
     pub(crate) fn command(&self) -> Command {
-        let mut command = cargo();
-        command.args(&self.arguments).env("PATH", setup::search_path());
+        let mut command = match self.arguments.first() {
+            Some(first) if first == "xtask" => {
+                let mut command = Command::new(THIS_PROGRAM);
+                command.args(&self.arguments[1..]);
+                command
+            }
+            _ => {
+                let mut command = cargo();
+                command.args(&self.arguments);
+                command
+            }
+        };
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }
 
-/// The cargo that runs us, so that every step uses the same toolchain, without the variables that
-/// it has set for xtask. Some build scripts depend on them (that of `ring`): a user's own cargo
-/// would build everything above these again.
+/// The cargo that runs us, so that every step uses the same toolchain.
+pub(crate) fn program() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Returns cargo without the variables that it has set for xtask. Some build scripts depend on them
+/// (that of `ring`): a user's own cargo would build everything above these again.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(program());
     let of_package =
         |name: &str| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
@@ -117,14 +135,12 @@ pub(crate) fn host_triple() -> Result<String, String> {
     let output = Command::new("rustc").arg("-vV").output();
     let output = output
         .map_err(|error| format!("cannot run `rustc -vV`: {error}; add rustc to the PATH"))?;
-    host_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(String::from).ok_or_else(|| {
         "`rustc -vV` names no host; run it to see its error, and reinstall the toolchain"
             .to_string()
     })
-}
-
-fn host_of(version: &str) -> Option<String> {
-    version.lines().find_map(|line| line.strip_prefix("host: ")).map(String::from)
 }
 
 #[cfg(test)]
@@ -138,9 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_read_from_the_version() {
-        let version = "rustc 1.88.0\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\nrelease: 1";
-        assert_eq!(host_of(version).as_deref(), Some("x86_64-unknown-linux-gnu"));
-        assert_eq!(host_of("rustc 1.88.0"), None);
+    fn xtask_is_this_program_even_if_its_file_is_gone() {
+        const NAME: &str = "cargo::tests::xtask_is_this_program_even_if_its_file_is_gone";
+        const STAGE: &str = "XTASK_TEST_STAGE";
+        let this = env::current_exe().unwrap();
+        let output = match env::var(STAGE).as_deref() {
+            Ok("copy") => {
+                fs::remove_file(this).unwrap();
+                Cargo::new("xtask --nocapture --exact")
+                    .and(NAME)
+                    .with(STAGE, "end")
+                    .command()
+                    .output()
+            }
+            Ok(_) => return println!("reached the end"),
+            Err(_) => {
+                let directory = tempfile::tempdir().unwrap();
+                let copy = directory.path().join("copy");
+                // By another process: a child of a parallel test could inherit a descriptor with
+                // which the file is written, and it could not be executed as long.
+                assert!(Command::new("cp").args([&this, &copy]).status().unwrap().success());
+                Command::new(copy)
+                    .args(["--nocapture", "--exact", NAME])
+                    .env(STAGE, "copy")
+                    .output()
+            }
+        };
+        let output = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+        println!("{output}");
+        assert!(output.contains("reached the end"));
     }
 }

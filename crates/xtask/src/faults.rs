@@ -8,7 +8,7 @@ use crate::cargo::{Cargo, cargo};
 
 /// The programs that the harness starts, and the harness.
 const BUILD: &str = "build --locked --package faults --package fabled --package fable-preload \
-                     --package mtcp --package mtcp-preload";
+                     --package mtcp-cli --package mtcp-preload";
 
 /// Runs the command, whose words are the harness's. Its exit status is the harness's: 1 if a fault
 /// was found.

@@ -2,38 +2,31 @@
 //! each feature that the uring driver uses from the test programs, one at a time.
 //!
 //! `iobench doctor` must name the feature. If the driver replaces it, the conformance suite must
-//! pass over the uring driver; if not, over the epoll driver, which the channel must choose itself.
+//! pass over the uring driver; if not, the report must name the epoll driver, which the suite tests
+//! on any kernel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo::{Cargo, target_dir};
-use crate::step::{Step, Work};
-use crate::test_capabilities::TestCapabilities;
+use serde_json::Value;
+
+use crate::cargo::{Cargo, absolute_target};
+use crate::programs::{self, Job, Program};
 
 /// A feature by its name in the report of `iobench doctor`, and the rule that hides it.
-struct Hidden {
-    step: &'static str,
-    rule: &'static str,
+struct Hidden<'a> {
+    name: &'a str,
+    rule: &'a str,
     /// Whether the uring driver replaces it.
     replaced: bool,
 }
-
-impl Hidden {
-    fn name(&self) -> &'static str {
-        self.step.strip_prefix(STEP).unwrap_or(self.step)
-    }
-}
-
-/// Prefix of the steps' names.
-const STEP: &str = "without ";
 
 /// `FEATURE: RULE => the driver that the channel then uses;`, in the order of the report. The
 /// numbers are those of `linux/io_uring.h`.
 macro_rules! hidden {
     ($($name:literal: $rule:literal => $driver:ident;)+) => {
         &[$(Hidden {
-            step: concat!("without ", $name),
+            name: $name,
             rule: $rule,
             replaced: hidden!(@ $driver),
         },)+]
@@ -42,7 +35,7 @@ macro_rules! hidden {
     (@ uring) => { true };
 }
 
-const HIDDEN: &[Hidden] = hidden! {
+const HIDDEN: &[Hidden<'_>] = hidden! {
     "accept": "op=13 ioprio!3 file_index=0" => epoll;
     "multishot accept": "op=13 ioprio&1 file_index=0" => epoll;
     "connect": "op=16" => epoll;
@@ -83,88 +76,6 @@ const HIDDEN: &[Hidden] = hidden! {
     "wait that does not count as I/O wait": "feature&0x20000" => uring;
 };
 
-/// Returns the steps of the full test run: the report of each feature, and the suite with all
-/// replaced features hidden.
-pub(crate) fn short() -> [Step; 2] {
-    let rules: Vec<&str> = HIDDEN.iter().filter(|hidden| hidden.replaced).map(|h| h.rule).collect();
-    let tests = suite(&rules.join(";"), true);
-    [
-        Step::new("features", Work::Own(check_reports)),
-        Step::new("test without features", Work::Tests(tests, 1)),
-    ]
-}
-
-/// Returns the steps of `cargo xtask features`: the report, and the suite once for each feature.
-pub(crate) fn all(_: &TestCapabilities) -> Result<Vec<Step>, String> {
-    let mut steps = vec![Step::new("features", Work::Own(check_reports))];
-    steps.extend(
-        HIDDEN.iter().map(|hidden| {
-            Step::new(hidden.step, Work::Tests(suite(hidden.rule, hidden.replaced), 1))
-        }),
-    );
-    Ok(steps)
-}
-
-/// Returns the conformance suite over the driver that the channel then uses.
-fn suite(rule: &str, replaced: bool) -> Cargo {
-    let words = "test --package megapipe --locked --test conformance_* --";
-    let tests = Cargo::new(words).and(if replaced { "uring::" } else { "epoll::" });
-    let tests = tests.with("LD_PRELOAD", &library().to_string_lossy()).with("HIDE_URING", rule);
-    if replaced { tests } else { tests.with("MEGAPIPE_TEST_BARRED", "hidden") }
-}
-
-/// Returns an absolute path, because the loader only warns if it does not find the library.
-fn library() -> PathBuf {
-    crate::root().join(target_dir()).join("debug/libhide_uring.so")
-}
-
-/// Checks that `iobench doctor` reports each hidden feature.
-fn check_reports(root: &Path) -> Result<(), String> {
-    let build = Cargo::new("build --package hide-uring --package iobench --locked");
-    let built = build.command().current_dir(root).status();
-    if !built.map_err(|error| format!("cannot run {build}: {error}"))?.success() {
-        return Err(format!("{build} failed"));
-    }
-    let plain = report("")?;
-    let names: Vec<&str> = HIDDEN.iter().map(Hidden::name).collect();
-    let listed: Vec<&str> = plain.lines().filter_map(|line| feature_of(line, &names)).collect();
-    if listed != names {
-        return Err(format!(
-            "crates/xtask/src/features.rs hides {names:?}, but `iobench doctor` lists:\n{plain}"
-        ));
-    }
-    for hidden in HIDDEN {
-        let report = report(hidden.rule)?;
-        check(hidden, &report, &plain, &names)
-            .map_err(|error| format!("without {}: {error}\n{report}", hidden.name()))?;
-    }
-    println!("{} features hidden, each named by `iobench doctor`", HIDDEN.len());
-    Ok(())
-}
-
-fn report(rule: &str) -> Result<String, String> {
-    let mut doctor = Command::new(target_dir().join("debug/iobench"));
-    doctor.arg("doctor").env("LD_PRELOAD", library()).env("HIDE_URING", rule);
-    let output = doctor.output().map_err(|error| format!("cannot run {doctor:?}: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(text),
-        false => Err(format!("{doctor:?} ended with {}:\n{text}", output.status)),
-    }
-}
-
-/// Returns the feature in a line of the report: `* NAME   STATUS   USE`.
-fn feature_of<'a>(line: &str, names: &[&'a str]) -> Option<&'a str> {
-    let line = line.get(2..)?;
-    let is_of = |name: &&&str| line.strip_prefix(**name).is_some_and(|rest| rest.starts_with("  "));
-    names.iter().find(is_of).copied()
-}
-
-fn status_of<'a>(report: &'a str, name: &str) -> Option<&'a str> {
-    let line = report.lines().find(|line| feature_of(line, &[name]).is_some())?;
-    line[2 + name.len()..].split_whitespace().next()
-}
-
 /// Features that need another feature.
 const FOLLOWS: &[(&str, &str)] = &[
     ("read", "read of timers and signals by the ring itself"),
@@ -176,60 +87,118 @@ const FOLLOWS: &[(&str, &str)] = &[
     ("sparse file table", "descriptor for a file table entry"),
 ];
 
+/// Runs the step of the deep run: the report of each feature, and the suite with all replaced
+/// features hidden.
+pub(crate) fn short(root: &Path) -> Result<(), String> {
+    let rules: Vec<&str> = replaced().map(|hidden| hidden.rule).collect();
+    run(root, &[("replaced features", &rules.join(";"))])
+}
+
+/// Runs `cargo xtask features`: the reports, and the suite once for each replaced feature.
+pub(crate) fn all(root: &Path) -> Result<(), String> {
+    let suites: Vec<_> = replaced().map(|hidden| (hidden.name, hidden.rule)).collect();
+    run(root, &suites)
+}
+
+fn replaced() -> impl Iterator<Item = &'static Hidden<'static>> {
+    HIDDEN.iter().filter(|hidden| hidden.replaced)
+}
+
+/// Checks the reports, and runs the suite with each of these rules.
+fn run(root: &Path, suites: &[(&str, &str)]) -> Result<(), String> {
+    let built = programs::build(root, &Cargo::new(programs::FIRST))?;
+    let logs = absolute_target(root)?.join("features-logs");
+    check_reports(programs::named(&built, "iobench")?, &logs)?;
+    let suite = programs::tests_of(&built, "megapipe", "conformance")?;
+    let job = |(name, rule): &(&str, &str)| {
+        let mut command = suite.command();
+        command.env("LD_PRELOAD", library(suite)).env("HIDE_URING", rule).arg("uring::");
+        Job::new(format!("without {name}"), command)
+    };
+    let ended = programs::run(&logs, programs::lanes(), suites.iter().map(job).collect())?;
+    programs::failures(&ended)
+}
+
+/// Returns the path of the library, which cargo puts above the directory of test programs.
+fn library(beside: &Program) -> PathBuf {
+    let mut directories = beside.path.ancestors().skip(1);
+    directories
+        .find_map(|directory| directory.join("libhide_uring.so").canonicalize().ok())
+        .unwrap_or_else(|| "libhide_uring.so".into())
+}
+
+/// Checks that `iobench doctor` reports each hidden feature.
+fn check_reports(iobench: &Program, logs: &Path) -> Result<(), String> {
+    let job = |name: &str, rule: &str| {
+        let mut command = Command::new(&iobench.path);
+        command.args(["doctor", "--json", "-"]);
+        command.env("LD_PRELOAD", library(iobench)).env("HIDE_URING", rule);
+        Job::new(format!("doctor without {name}"), command)
+    };
+    let mut jobs = vec![job("rules", "")];
+    jobs.extend(HIDDEN.iter().map(|hidden| job(hidden.name, hidden.rule)));
+    let mut reports = Vec::new();
+    for ended in programs::run(logs, programs::lanes(), jobs)? {
+        let report = serde_json::from_str::<Value>(&ended.output);
+        reports.push(report.map_err(|error| ended.described(&error.to_string()))?);
+    }
+    let plain = reports.remove(0);
+    for (hidden, report) in HIDDEN.iter().zip(&reports) {
+        let wrong = |error| format!("without {}: {error}\n{report:#}", hidden.name);
+        check(hidden, report, &plain).map_err(wrong)?;
+    }
+    println!("{} features hidden, each named by `iobench doctor`", HIDDEN.len());
+    Ok(())
+}
+
+/// Returns whether a report has the feature; `None` if it does not name it.
+fn works(report: &Value, name: &str) -> Option<bool> {
+    let mut features = report["features"].as_array()?.iter();
+    features.find(|feature| feature["name"] == name).map(|feature| feature["status"] == "works")
+}
+
 /// Checks a report: the hidden feature is missing, and no other feature that is present without
 /// hiding; and the driver is the expected one, with the feature's name in its reason.
-fn check(hidden: &Hidden, report: &str, plain: &str, names: &[&str]) -> Result<(), String> {
-    for name in names {
-        let expected = if *name == hidden.name() { Some("no") } else { status_of(plain, name) };
-        let found = status_of(report, name);
-        let follows = FOLLOWS.contains(&(hidden.name(), name));
-        if found != expected && !(follows && found == Some("no")) {
-            return Err(format!("{name} is {found:?} instead of {expected:?}"));
+fn check(hidden: &Hidden<'_>, report: &Value, plain: &Value) -> Result<(), String> {
+    for Hidden { name, .. } in HIDDEN {
+        let found = works(report, name).ok_or_else(|| format!("{name} is not in the report"))?;
+        let expected = *name != hidden.name && works(plain, name) == Some(true);
+        if found != expected && (found || !FOLLOWS.contains(&(hidden.name, name))) {
+            return Err(format!("{name} works: {found} instead of {expected}"));
         }
     }
-    let reason = report.split_once("driver: ").map_or("", |(_, rest)| rest);
-    let reason = reason.split("\n\n").next().unwrap_or("").replace('\n', " ");
-    let driver = if hidden.replaced { "uring, " } else { "epoll, " };
-    match reason.starts_with(driver) && reason.contains(hidden.name()) {
+    let (driver, kind) = (&report["driver"], if hidden.replaced { "uring" } else { "epoll" });
+    match driver["kind"] == kind && driver.to_string().contains(hidden.name) {
         true => Ok(()),
-        false => Err(format!("the driver is to be {driver}and its reason to name it: {reason}")),
+        false => Err(format!("the driver is to be {kind} and its reason to name it")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const REPORT: &str = "What the kernel offers\n\
-        * ring (SINGLE_ISSUER)  yes      everything\n\
-        * read                  yes      files\n\
-        * read into a buffer    no       pipes\n\
-        \x20                       the kernel answers: no\n\
-        \x20 minimum wait          yes      waiting\n\
-        \n\
-        driver: epoll, because no io_uring: the kernel lacks read into a\n\
-        buffer (Linux 5.7)\n\nLimits\n";
-
-    #[test]
-    fn a_report_is_read() {
-        let names = ["read", "read into a buffer", "minimum wait"];
-        let listed: Vec<_> = REPORT.lines().filter_map(|line| feature_of(line, &names)).collect();
-        assert_eq!(listed, names);
-        assert_eq!(status_of(REPORT, "read into a buffer"), Some("no"));
-        assert_eq!(status_of(REPORT, "read"), Some("yes"));
-    }
+    use serde_json::json;
 
     #[test]
     fn a_wrong_report_is_found() {
-        let names = ["read", "read into a buffer", "minimum wait"];
-        let plain = REPORT.replace("buffer    no ", "buffer    yes");
-        let hidden = |step, replaced| Hidden { step, rule: "", replaced };
-        let buffer = hidden("without read into a buffer", false);
-        assert_eq!(check(&buffer, REPORT, &plain, &names), Ok(()));
-        assert!(check(&buffer, &plain, &plain, &names).unwrap_err().contains("instead of"));
-        let replaced = hidden("without read into a buffer", true);
-        assert!(check(&replaced, REPORT, &plain, &names).unwrap_err().contains("uring"));
-        let other = hidden("without minimum wait", false);
-        assert!(check(&other, REPORT, &plain, &names).is_err());
+        let report = |missing: &[&str], driver: Value| {
+            let status = |name: &&str| if missing.contains(name) { "missing" } else { "works" };
+            let names = HIDDEN.iter().map(|hidden| hidden.name);
+            let rows = names.map(|name| json!({"name": name, "status": status(&name)}));
+            json!({"features": rows.collect::<Vec<_>>(), "driver": driver})
+        };
+        let uring = json!({"kind": "uring", "reason": "", "replaced": []});
+        let plain = report(&[], uring.clone());
+        let named = |name: &str| HIDDEN.iter().find(|hidden| hidden.name == name).unwrap();
+        let epoll = json!({"kind": "epoll", "reason": "the kernel lacks connect"});
+        let connect = named("connect");
+        assert_eq!(check(connect, &report(&["connect"], epoll.clone()), &plain), Ok(()));
+        assert!(check(connect, &plain, &plain).unwrap_err().contains("connect works: true"));
+        let both = report(&["connect", "send"], epoll);
+        assert!(check(connect, &both, &plain).unwrap_err().contains("send works: false"));
+        assert!(check(connect, &report(&["connect"], uring.clone()), &plain).is_err());
+        let restrictions = report(&["restrictions"], uring);
+        assert!(check(named("restrictions"), &restrictions, &plain).is_err());
+        assert!(check(connect, &json!({}), &plain).unwrap_err().contains("not in the report"));
     }
 }

@@ -1,111 +1,175 @@
-//! Runs the fuzz targets and the differential fuzzers, each for a given time.
+//! Runs the differential fuzzers and the fuzz targets, each for a given time.
 
-mod build;
-mod differential;
-mod program;
-
+use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
-use std::{io, thread};
+use std::process::Command;
 
-use crate::cargo::{Cargo, absolute_target};
-use crate::command;
-use program::{Figures, Program, Save};
+use crate::cargo::{Cargo, absolute_target, host_triple};
+use crate::command::make_directory;
+use crate::programs::{self, Ended, Job};
 
-pub(crate) use build::build;
-pub(crate) use differential::channelfuzz;
+/// The kept inputs; each target has a directory of its name.
+const CORPUS: &str = "crates/fuzz-targets/corpus";
 
-/// How long a target runs in the full run, from the kept inputs.
-const QUICK_SECONDS: u64 = 10;
+/// The program of all targets.
+const PROGRAM: &str = "fuzz-targets";
 
-/// Runs every target for a short time.
-pub(crate) fn quick(root: &Path) -> Result<(), String> {
-    run_targets(root, &[], QUICK_SECONDS, Save::Nothing)
-}
+/// The differential fuzzers with their arguments.
+const DIFFERENTIAL: [(&str, &[&str]); 4] = [
+    ("channelfuzz", &[]),
+    ("channelfuzz", &["--driver", "mtcp"]),
+    ("callfuzz", &[]),
+    ("callfuzz", &["--mode", "mtcp"]),
+];
 
-/// Runs the differential fuzzers and every target, or only the named targets, each for `seconds`.
+/// libFuzzer's options. Longer inputs find no more faults. Only a hanging program needs so many
+/// seconds for an input, also on a busy machine. AddressSanitizer needs most of the memory.
+const LIMITS: [&str; 4] =
+    ["-max_len=4096", "-timeout=60", "-rss_limit_mb=1024", "-print_final_stats=1"];
+
+/// The sanitizer's settings. The quarantine of freed memory would be most of the memory otherwise.
+const SANITIZER: &str = "quarantine_size_mb=16:detect_odr_violation=0";
+
+/// The compiler's flags for libFuzzer: counters for each edge of the control flow, a table of their
+/// addresses, calls that report the operands of comparisons, and AddressSanitizer. Folding branches
+/// would hide edges.
+const FLAGS: [&str; 8] = [
+    "--cfg fuzzing",
+    "-Zsanitizer=address",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+];
+
+/// A run shorter than this is a check that must not depend on chance: its seed is always the same.
+const SEARCH_SECONDS: u64 = 60;
+const SEED: u64 = 1;
+
+/// Runs the differential fuzzers and every target, or only the named targets, each for `seconds`,
+/// as many at a time as there are CPUs.
 pub(crate) fn run(root: &Path, seconds: u64, names: &[&str]) -> Result<(), String> {
+    let targets = chosen(root, names)?;
+    let mut jobs = Vec::new();
     if names.is_empty() {
-        run_differential(root, seconds)?;
+        jobs.extend(differential(root, seconds)?);
     }
-    run_targets(root, names, seconds, Save::NewInputs)
+    jobs.extend(coverage_guided(root, seconds, &targets)?);
+    let logs = absolute_target(root)?.join("fuzz/logs");
+    println!("fuzz: {} programs for {seconds} s each; output: {}", jobs.len(), logs.display());
+    let ended = programs::run(&logs, programs::lanes(), jobs)?;
+    let (passed, failed): (Vec<_>, Vec<_>) =
+        ended.iter().partition(|ended| ended.failure().is_none());
+    for one in passed {
+        println!("fuzz: {:<25} {}", one.name, figures(&one.output));
+    }
+    let failures: Vec<String> = failed.into_iter().map(describe).collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n\n")) }
 }
 
-/// Runs the differential fuzzers.
-fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
-    if !run_cargo(root, &differential::callfuzz_libraries())? {
-        return Err(
-            "cannot build the libraries that callfuzz needs; correct the errors above".to_string()
-        );
-    }
-    let fuzzers = [
-        ("channelfuzz", differential::channelfuzz(seconds)),
-        ("channelfuzz over mtcp", differential::channelfuzz_over_stack(seconds)),
-        ("callfuzz", differential::callfuzz(seconds)),
-        ("callfuzz over mtcp", differential::callfuzz_over_stack(seconds)),
-    ];
-    for (name, fuzzer) in fuzzers {
-        println!("fuzz: {name} for {seconds} s");
-        if !run_cargo(root, &fuzzer)? {
-            return Err(format!("{name} has found a difference; the script above repeats it"));
+/// Returns the named targets, or all.
+fn chosen(root: &Path, names: &[&str]) -> Result<Vec<String>, String> {
+    let directory = root.join(CORPUS);
+    let entries = fs::read_dir(&directory)
+        .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+    let mut all: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    all.sort();
+    match names.iter().find(|name| !all.iter().any(|target| target == *name)) {
+        Some(unknown) => {
+            Err(format!("there is no fuzz target `{unknown}`; use one of {}", all.join(", ")))
         }
+        None if names.is_empty() => Ok(all),
+        None => Ok(names.iter().map(|name| name.to_string()).collect()),
     }
-    Ok(())
 }
 
-fn run_cargo(root: &Path, cargo: &Cargo) -> Result<bool, String> {
-    let status = cargo.command().current_dir(root).status();
-    let status =
-        status.map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
-    Ok(status.success())
+/// Builds the differential fuzzers, the libraries that they preload, and the stack's launcher.
+fn differential(root: &Path, seconds: u64) -> Result<Vec<Job>, String> {
+    let built = programs::build(root, &Cargo::new(programs::FIRST))?;
+    let job = |(program, arguments): (&str, &[&str])| {
+        let mut command = Command::new(&programs::named(&built, program)?.path);
+        command.arg("--seconds").arg(seconds.to_string()).args(arguments);
+        if seconds < SEARCH_SECONDS {
+            command.arg("--seed").arg(SEED.to_string());
+        }
+        let name = [&[program], arguments].concat().join(" ");
+        Ok(Job::new(name, command))
+    };
+    DIFFERENTIAL.into_iter().map(job).collect()
 }
 
-/// Builds the targets, runs as many at a time as there are CPUs, and prints their figures.
-fn run_targets(root: &Path, names: &[&str], seconds: u64, save: Save) -> Result<(), String> {
-    let names = build::chosen(root, names)?;
-    if !run_cargo(root, &build()?)? {
-        return Err("cannot build the fuzz targets; correct the errors above".to_string());
-    }
+/// Builds the targets with coverage instrumentation and AddressSanitizer. The stable toolchain has
+/// all parts, and `RUSTC_BOOTSTRAP` permits the unstable flag, as in the sanitizer's steps.
+fn coverage_guided(root: &Path, seconds: u64, names: &[String]) -> Result<Vec<Job>, String> {
+    let words = "build --package fuzz-targets --bins --features fuzz-targets/libfuzzer --locked";
+    let build = Cargo::new(words)
+        .and("--profile=fuzz")
+        .and("--target")
+        .and(&host_triple()?)
+        .in_own_target_dir("fuzz")
+        .with("RUSTC_BOOTSTRAP", "1")
+        .with("RUSTFLAGS", &FLAGS.join(" "));
+    let built = programs::build(root, &build)?;
+    let program = &programs::named(&built, PROGRAM)?.path;
     let output = absolute_target(root)?.join("fuzz");
-    command::make_directory(&output)?;
-    let programs = names.iter().map(|name| Program::new(root, &output, name));
-    let programs = programs.collect::<Result<Vec<_>, _>>()?;
-    let lanes = thread::available_parallelism().map_or(1, usize::from);
-    let (queue, ended) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..lanes {
-            scope.spawn(|| {
-                while let Some(program) = queue.lock().ok().and_then(|mut queue| queue.next()) {
-                    let outcome = program.run(seconds, save);
-                    if let Ok(mut ended) = ended.lock() {
-                        ended.push((program, outcome));
-                    }
-                }
-            });
+    make_directory(&output.join("failures"))?;
+    let job = |name: &String| {
+        // New inputs go to the first directory.
+        let (new, kept) = (output.join("corpus").join(name), root.join(CORPUS).join(name));
+        make_directory(&new)?;
+        let failing = output.join("failures").join(format!("{name}-"));
+        let mut command = Command::new(program);
+        command.env("FUZZ_TARGET", name).env("ASAN_OPTIONS", SANITIZER);
+        command.args(LIMITS).arg(format!("-max_total_time={seconds}"));
+        if seconds < SEARCH_SECONDS {
+            command.arg(format!("-seed={SEED}"));
         }
-    });
-    let ended = ended.into_inner().map_err(|_| "a thread has panicked; see above".to_string())?;
-    report(ended)
+        command.arg(format!("-artifact_prefix={}", failing.display())).args([new, kept]);
+        Ok(Job::new(name.clone(), command))
+    };
+    names.iter().map(job).collect()
 }
 
-/// Prints the figures of each target, then fails if one has found a failure.
-fn report(mut ended: Vec<(&Program, Result<Figures, String>)>) -> Result<(), String> {
-    ended.sort_by_key(|(program, _)| &program.name);
-    println!("{:<14} {:>6} {:>12} {:>9} {:>7}", "target", "s", "executions", "coverage", "MiB");
-    let mut failures = Vec::new();
-    for (program, outcome) in ended {
-        match outcome {
-            Ok(Figures { seconds, executions, coverage, peak_mib }) => println!(
-                "{:<14} {seconds:>6} {executions:>12} {coverage:>9} {peak_mib:>7}",
-                program.name
-            ),
-            Err(failure) => failures.push(failure),
-        }
+/// Returns what a program says of its run: libFuzzer's last line about the coverage, or the last
+/// line of a differential fuzzer.
+fn figures(output: &str) -> String {
+    let is_progress = |line: &&str| {
+        line.strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let of_coverage = output.lines().rfind(is_progress);
+    of_coverage.or(output.lines().last()).unwrap_or_default().replace('\t', " ")
+}
+
+/// Describes a failure, with the command that repeats it.
+fn describe(ended: &Ended) -> String {
+    let input = ended.output.lines().find_map(|line| line.split_once("Test unit written to "));
+    let again = input.map_or_else(
+        || "the script above repeats it".to_string(),
+        |(_, path)| format!("FUZZ_TARGET={} cargo run --package {PROGRAM} -- {path}", ended.name),
+    );
+    let reason = ended.failure().unwrap_or_default();
+    format!("{reason}\nfuzz: {} has found a failure: {again}", ended.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_chosen_by_name_and_unknown_ones_refused() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        assert_eq!(chosen(root, &["rings", "page"]).unwrap(), ["rings", "page"]);
+        let error = chosen(root, &["rings", "nothing"]).unwrap_err();
+        assert!(error.contains("`nothing`; use one of ") && error.contains("rings"), "{error}");
     }
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
-}
 
-/// Says what failed with a file, and what helps.
-fn unusable(path: &Path) -> impl Fn(io::Error) -> String {
-    move |error| format!("cannot use {}: {error}; make it writable for this user", path.display())
+    #[test]
+    fn the_figures_are_those_of_the_last_line() {
+        let output = "#4\tINITED cov: 8 ft: 9\n#50\tDONE   cov: 21 ft: 30\nDone 50 runs\n";
+        assert_eq!(figures(output), "#50 DONE   cov: 21 ft: 30");
+        assert_eq!(figures("seed 7\n12 cases: no difference\n"), "12 cases: no difference");
+    }
 }

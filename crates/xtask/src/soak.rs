@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 pub(crate) fn run(root: &Path, minutes: u64) -> Result<(), String> {
     let status = cargo()
         .current_dir(root)
-        .args(["test", "--release", "--package", "mtcp", "--locked", "--test", "interop"])
+        .args("test --release --locked --package systemtests-tcp --test interop".split(' '))
         .args(["--", "soak::", "crowd::", "--nocapture", "--test-threads", "1"])
         .env("MEGAPIPE_SOAK_MINUTES", minutes.to_string())
         .status()

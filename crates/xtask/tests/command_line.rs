@@ -4,11 +4,12 @@ use std::process::Command;
 use testkit::{Refusal, assert_refusals, refusal};
 
 const ROWS: &[Refusal<'_>] = &[
-    refusal("tests", 2, ["`tests`", "unknown command", "use one of these"]),
-    refusal("test quickly", 2, ["`test quickly`", "unknown command", "use one of these"]),
-    refusal("fuzz 0", 1, ["`0`", "is out of range; use a number of", "seconds from 1 to 86400"]),
+    refusal("tests", 2, ["`tests`", "there is no command", "use one of: test, setup"]),
+    refusal("test quickly", 1, ["`quickly`", "has no option", "--help"]),
+    refusal("test --only nothing", 1, ["`nothing`", "there is no step", "test --list"]),
+    refusal("doc all", 1, ["`all`", "is too much", "--help"]),
+    refusal("fuzz 0", 1, ["`0`", "is no number of", "seconds from 1 to 86400"]),
     refusal("fuzz 1 nothing", 1, ["`nothing`", "there is no fuzz target", "use one of"]),
-    refusal("stress often", 1, ["`often`", "is out of range; use a number of", "rounds from 1 to"]),
     refusal("soak 1 2", 1, ["`1 2`", "too many arguments", "use one number of minutes"]),
     refusal("nginx --port none", 1, ["`none`", "is no port", "use 0 to 65535"]),
     refusal("nginx --config", 1, ["--config", "needs a value", "usage: cargo xtask nginx"]),

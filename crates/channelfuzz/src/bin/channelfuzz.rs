@@ -1,12 +1,9 @@
 //! Implements the command line of the fuzzer.
 
-use channelfuzz::{Campaign, Drivers, Script, Stacks};
+use channelfuzz::{Drivers, Stacks};
 use clap::{Parser, ValueEnum};
 use megapipe::DriverChoice;
 use std::process::ExitCode;
-use std::time::Instant;
-
-const NAME: &str = "channelfuzz";
 
 /// Runs random scripts of channel operations over several drivers and compares them.
 #[derive(Debug, Parser)]
@@ -36,22 +33,12 @@ fn main() -> ExitCode {
         Driver::Mtcp => match Stacks::start() {
             Ok(stacks) => Drivers::Stacks(stacks),
             Err(error) => {
-                eprintln!("{NAME}: {error}");
+                eprintln!("channelfuzz: {error}");
                 return ExitCode::from(2);
             }
         },
     };
-    let mut campaign = Campaign::new(drivers, !cases.no_shrink);
-    if let Some(prefix) = &cases.strict {
-        campaign = campaign.strict(prefix);
-    }
-    let begin = Instant::now();
-    match cases.script::<Script>(NAME) {
-        Ok(Some(script)) => campaign.run_script(&script),
-        Ok(None) => campaign.run_seeds(cases.first_seed(NAME), cases.limit()),
-        Err(code) => return code,
-    }
-    campaign.report().print(NAME, begin.elapsed())
+    cases.run(drivers)
 }
 
 #[cfg(test)]

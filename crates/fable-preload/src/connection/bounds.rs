@@ -26,6 +26,13 @@ impl Connection {
         self.mine().set_receive_bytes(receive);
     }
 
+    /// Tells the peer whether the application's SO_LINGER makes a reset of every end, also of this
+    /// process's death.
+    pub(crate) fn note_linger(&self, fd: c_int) {
+        let set = sys::linger(fd);
+        self.mine().set_aborts(set.l_onoff != 0 && set.l_linger == 0);
+    }
+
     /// Returns how many bytes of the outgoing ring may be in use. A buffer whose size was not set
     /// counts as unlimited, because the kernel lets it grow.
     pub(super) fn room_max(&self) -> u64 {

@@ -160,7 +160,7 @@ impl Connection {
                 let length = due.min(trash.len() as u64) as usize;
                 match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
                     Ok(0) => return Ok(self.end_of_stream(fd)),
-                    Ok(taken) => add(&own.discarded, taken as u64),
+                    Ok(taken) => self.count_discarded(taken),
                     Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
                     Err(errno) => return self.broken(errno),
                 };
@@ -177,6 +177,21 @@ impl Connection {
         }
         // The next call goes on: what is in the stream brings it about.
         Ok(Stream::Open)
+    }
+
+    /// Counts doorbells that were removed from the stream, and tells the peer, which has to know
+    /// whether one of them can be the cause of a reset.
+    pub(super) fn count_discarded(&self, taken: usize) {
+        let discarded = add(&self.own().discarded, taken as u64);
+        self.mine().set_discarded(discarded);
+    }
+
+    /// Returns whether the kernel may have reset the connection for a doorbell: it does if a killed
+    /// peer had not removed it, or it arrived after the peer's end. Otherwise a reset is the
+    /// peer's, as with SO_LINGER, or an administrator's.
+    pub(super) fn may_doorbell_reset(&self) -> bool {
+        let theirs = self.theirs();
+        !theirs.aborts() && theirs.keeps_doorbells(get(&self.own().rung))
     }
 
     /// Removes the doorbells that have arrived. Returns whether the last one was among them, for an
@@ -220,12 +235,16 @@ impl Connection {
         if is_local(errno) {
             return Err(errno);
         }
-        // The kernel also resets the connection for a doorbell that a killed peer had not taken.
         let by_doorbell = errno.0 == libc::ECONNRESET
+            && self.may_doorbell_reset()
             && (self.end_of_killed().is_some() || self.is_only_warned());
         let end = self.note_end();
         if by_doorbell {
             return Ok(end);
+        }
+        if errno.0 == libc::ECONNRESET {
+            // The peer of a reset connection accepts nothing, as after late bytes.
+            self.own().late_bytes.store(1, Ordering::Relaxed);
         }
         self.own().keep_error(errno.0);
         Err(errno)

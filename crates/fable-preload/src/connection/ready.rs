@@ -98,6 +98,9 @@ impl Connection {
         }
         let own = self.own();
         let ended = libc::POLLRDHUP | libc::POLLOUT;
+        if kernel & libc::POLLERR != 0 && !self.may_doorbell_reset() {
+            return kernel | ended;
+        }
         match self.end_of_killed() {
             None if self.is_only_warned() => {
                 let is_shut = own.shut_write.load(Ordering::Relaxed) != 0;
@@ -115,7 +118,8 @@ impl Connection {
         }
     }
 
-    /// Returns POLLIN or nothing. The caller holds the reader's lock.
+    /// Returns POLLIN, and POLLRDHUP if the kernel was asked again, or nothing. The caller holds
+    /// the reader's lock.
     fn readable(&self, fd: c_int, kernel: i16) -> i16 {
         let own = self.own();
         if own.incoming.load(Ordering::Relaxed) == BEFORE {
@@ -140,7 +144,11 @@ impl Connection {
                 return libc::POLLIN;
             }
             return match self.finish_return(fd) {
-                Ok(true) => sys::poll_one(fd, libc::POLLIN, 0) & libc::POLLIN,
+                // The stream may have ended since the kernel was asked.
+                Ok(true) => {
+                    let asked = libc::POLLIN | libc::POLLRDHUP;
+                    sys::poll_one(fd, asked, 0) & asked
+                }
                 _ => 0,
             };
         }

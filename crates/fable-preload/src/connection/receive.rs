@@ -381,7 +381,7 @@ impl Connection {
                     own.incoming.store(AFTER, Ordering::Relaxed);
                     return Ok(true);
                 }
-                Ok(taken) => add(&own.discarded, taken as u64),
+                Ok(taken) => self.count_discarded(taken),
                 Err(Errno(libc::EAGAIN)) => return Ok(false),
                 Err(errno) => {
                     if is_local(errno) {

@@ -178,7 +178,7 @@ impl Connection {
             self.is_look_due() && self.was_killed(fd)
         };
         if gone {
-            return self.write_late(cursor);
+            return self.write_late(fd, cursor);
         }
         let mut room = self.room(fd)?;
         if room == 0 {
@@ -207,13 +207,15 @@ impl Connection {
 
     /// Writes to a peer that is gone. As in the kernel, the first bytes for a peer that had read
     /// everything are accepted and reveal its end; the next are refused.
-    fn write_late(&self, cursor: &mut Cursor) -> Result<Step> {
+    fn write_late(&self, fd: c_int, cursor: &mut Cursor) -> Result<Step> {
         let own = self.own();
         if let Some(errno) = own.take_error() {
             return Err(errno);
         }
         let had_read_all = self.end_of_killed() == Some(0);
-        if !had_read_all || own.late_bytes.swap(1, Ordering::Relaxed) != 0 {
+        let is_reset = sys::poll_one(fd, 0, 0) & libc::POLLERR != 0 && !self.may_doorbell_reset();
+        let was_late = own.late_bytes.swap(1, Ordering::Relaxed) != 0;
+        if !had_read_all || is_reset || was_late {
             return Ok(Step::Plain);
         }
         while let Some((_, length)) = cursor.segment() {
@@ -356,6 +358,7 @@ impl Connection {
         if is_in_ring {
             self.make_prompt(fd);
             self.note_buffers(fd);
+            self.note_linger(fd);
         }
         own.outgoing.store(if is_in_ring { INSIDE } else { AFTER }, Ordering::Relaxed);
         if self.side() == page::CLIENT {

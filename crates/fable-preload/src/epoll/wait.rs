@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use preload::deadline::Deadline;
+use preload::errno::is_refusal;
 use preload::real;
 
 use libc::{epoll_event, sigset_t, timespec};
@@ -149,7 +150,8 @@ impl Wait<'_> {
         Ok(found_count)
     }
 
-    /// Calls epoll_pwait2(2), or epoll_pwait(2) on kernels before Linux 5.11.
+    /// Calls epoll_pwait2(2), or epoll_pwait(2) on kernels before Linux 5.11 and below filters that
+    /// refuse the call.
     ///
     /// # Safety
     /// There must be room for `room` events.
@@ -158,7 +160,7 @@ impl Wait<'_> {
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the caller guarantees room for `room` events, and the mask is the application's.
         let found = unsafe { real::epoll_pwait2(self.epfd, at, room, pointer, self.mask) };
-        if found >= 0 || sys::errno() != libc::ENOSYS {
+        if found >= 0 || !is_refusal(sys::errno()) {
             return found;
         }
         // SAFETY: the caller guarantees room for `room` events, and the mask is the application's.

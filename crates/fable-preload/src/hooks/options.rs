@@ -82,12 +82,13 @@ impl Options for Library {
             return Some(0);
         }
         if level == libc::SOL_SOCKET
-            && BUFFERS.contains(&name)
+            && (BUFFERS.contains(&name) || name == libc::SO_LINGER)
             && let Some(connection) = table::get::<Connection>(fd)
         {
             // SAFETY: the arguments are the application's, as all arguments of hooks.
             let result = unsafe { real::setsockopt(fd, level, name, value, size) };
             connection.note_buffers(fd);
+            connection.note_linger(fd);
             return Some(result);
         }
         None

@@ -31,16 +31,20 @@ impl Sockets for Library {
     unsafe fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> Option<c_int> {
         let keep = sys::KeepErrno::new();
         // SAFETY: the arguments are the application's, as all arguments of hooks.
+        if unsafe { is_disconnect(address, size) }
+            && let Some(connection) = table::get::<Connection>(fd)
+        {
+            connection.leave(fd, Why::Call);
+        }
+        // SAFETY: the arguments are the application's.
         let offered = unsafe { rendezvous::offer(fd, address, size) };
         drop(keep);
-        let (connection, here) = offered?;
+        let connection = offered?;
         table::put(fd, connection.clone());
         // SAFETY: the arguments are the application's.
         let result = unsafe { real::connect(fd, address, size) };
         let _keep = sys::KeepErrno::new();
-        if result == 0 || matches!(sys::errno(), libc::EINPROGRESS | libc::EINTR) {
-            rendezvous::confirm(fd, &connection, &here);
-        } else {
+        if result != 0 && !matches!(sys::errno(), libc::EINPROGRESS | libc::EINTR) {
             connection.leave(fd, Why::NotTaken);
         }
         Some(result)
@@ -78,4 +82,17 @@ impl Sockets for Library {
         // The kernel does the rest.
         None
     }
+}
+
+/// Returns whether connect(2) with this address ends a connection, after which the socket may be
+/// connected again.
+///
+/// # Safety
+/// `size` bytes at `address` must be readable.
+unsafe fn is_disconnect(address: *const sockaddr, size: socklen_t) -> bool {
+    // SAFETY: the size is that of the first field at least; the structure may be unaligned.
+    !address.is_null()
+        && size as usize >= size_of::<libc::sa_family_t>()
+        && c_int::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
+            == libc::AF_UNSPEC
 }

@@ -188,6 +188,10 @@ struct Incoming {
     receive_bytes: AtomicU32,
     /// The processor this side was last seen on, plus one.
     processor: AtomicU32,
+    /// Doorbells ever removed from the TCP stream.
+    discarded: AtomicU64,
+    /// The end of this side resets the connection: it has SO_LINGER with a time of 0.
+    aborts: AtomicU32,
 }
 
 /// The half of the header that one side writes.
@@ -244,6 +248,14 @@ impl<'a> Mine<'a> {
 
     pub(crate) fn set_read(self, position: u64) {
         self.0.incoming.read.store(position, Ordering::Release);
+    }
+
+    pub(crate) fn set_discarded(self, count: u64) {
+        self.0.incoming.discarded.store(count, Ordering::Release);
+    }
+
+    pub(crate) fn set_aborts(self, yes: bool) {
+        self.0.incoming.aborts.store(u32::from(yes), Ordering::Release);
     }
 
     /// Announces how this end leaves, before it checks how much is unread. Either it then sees the
@@ -343,6 +355,16 @@ impl<'a> Theirs<'a> {
     pub(crate) fn doorbells_due(self, discarded: u64) -> Option<u64> {
         let counted = self.0.outgoing.doorbells.load(Ordering::Acquire);
         counted.checked_sub(discarded).filter(|due| *due <= DOORBELLS_MAX)
+    }
+
+    /// Returns whether the peer has not removed all of the doorbells that were sent to it.
+    pub(crate) fn keeps_doorbells(self, sent: u64) -> bool {
+        self.0.incoming.discarded.load(Ordering::Acquire) < sent
+    }
+
+    /// Returns whether the end of the peer resets the connection by its own wish.
+    pub(crate) fn aborts(self) -> bool {
+        self.0.incoming.aborts.load(Ordering::Acquire) != 0
     }
 
     /// Returns how many bytes of the outgoing ring the peer has not taken, of what was written up

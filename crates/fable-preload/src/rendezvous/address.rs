@@ -7,7 +7,6 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 /// An address and a port; version 4 is written as version 6 (RFC 4291, section 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
 pub(crate) struct Address {
     pub(crate) host: [u8; 16],
     pub(crate) port: u16,
@@ -69,18 +68,25 @@ impl Address {
         self.host == [0; 16] || (self.is_version_4() && self.host[12..] == [0; 4])
     }
 
-    /// Returns the local address of a connection to this address, if this address is on this host.
-    pub(crate) fn source(&self) -> Option<[u8; 16]> {
-        if self.is_version_4() && self.host[12] == 127 {
-            let mut source = self.host;
-            source[12..].copy_from_slice(&[127, 0, 0, 1]);
-            return Some(source);
+    /// Returns whether the address is one of this host.
+    pub(crate) fn is_near(&self) -> bool {
+        (self.is_version_4() && self.host[12] == 127)
+            || (self.host[..15] == [0; 15] && self.host[15] == 1)
+            || self.probe().is_some_and(|near| near.host == self.host)
+    }
+
+    /// Returns this address and the other one of a socket as the kernel's structures have them,
+    /// with their family.
+    pub(crate) fn pair_for_kernel(&self, other: &Address) -> (c_int, [u8; 16], [u8; 16]) {
+        if !self.is_version_4() {
+            return (libc::AF_INET6, self.host, other.host);
         }
-        if self.host[..15] == [0; 15] && self.host[15] == 1 {
-            return Some(self.host);
-        }
-        let near = self.probe()?;
-        (near.host == self.host).then_some(near.host)
+        let [from, to] = [self, other].map(|address| {
+            let mut host = [0; 16];
+            host[..4].copy_from_slice(&address.host[12..]);
+            host
+        });
+        (libc::AF_INET, from, to)
     }
 
     /// Asks the routing table by connecting a datagram socket, which sends nothing.

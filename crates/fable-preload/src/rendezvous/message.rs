@@ -1,4 +1,4 @@
-//! Messages of the rendezvous: an offer, which has the addresses of a future connection and its
+//! Messages of the rendezvous: an offer, which names the socket of a future connection and has its
 //! memory file, and what a listener keeps in its store.
 
 use core::ffi::c_int;
@@ -6,13 +6,12 @@ use preload::real;
 
 use libc::{c_void, iovec, msghdr};
 
-use super::Address;
 use crate::sys;
 
-const OFFER: u64 = u64::from_le_bytes(*b"FABLEof1");
+const OFFER: u64 = u64::from_le_bytes(*b"FABLEof2");
 /// Only in the store of a listener: the descriptor is the socket of a client that connected to the
 /// rendezvous and has sent no offer yet.
-const VISITOR: u64 = u64::from_le_bytes(*b"FABLEvi1");
+const VISITOR: u64 = u64::from_le_bytes(*b"FABLEvi2");
 
 /// The age at which an offer is stale: its connection will not arrive any more.
 const OFFER_LIFETIME_NS: u64 = 10_000_000_000;
@@ -24,10 +23,10 @@ const VISITOR_LIFETIME_NS: u64 = 1_000_000_000;
 #[repr(C)]
 pub(super) struct Message {
     magic: u64,
-    /// When an offer was made. Whoever receives it replaces this by the time of arrival.
+    /// When an offer was made, or when it arrived, if that was earlier.
     made_ns: u64,
-    pub(super) client: Address,
-    pub(super) server: Address,
+    /// The cookie of the client's socket (SO_COOKIE).
+    pub(super) cookie: u64,
 }
 
 /// What was received without waiting.
@@ -51,19 +50,18 @@ struct Control([u8; 24]);
 const _: () = assert!(CONTROL_BYTES <= size_of::<Control>());
 
 impl Message {
-    pub(super) fn offer(client: Address, server: Address) -> Self {
-        Message { magic: OFFER, made_ns: sys::now_ns(), client, server }
+    pub(super) fn offer(cookie: u64) -> Self {
+        Message { magic: OFFER, made_ns: sys::now_ns(), cookie }
     }
 
     /// Makes the store's entry for a client that has sent nothing yet.
     pub(super) fn visitor() -> Self {
-        let nowhere = Address { host: [0; 16], port: 0 };
-        Message { magic: VISITOR, made_ns: sys::now_ns(), client: nowhere, server: nowhere }
+        Message { magic: VISITOR, made_ns: sys::now_ns(), cookie: 0 }
     }
 
-    /// Returns the offer of a client as of now: its own clock is not trusted.
-    pub(super) fn as_of_now(self) -> Self {
-        Message { made_ns: sys::now_ns(), ..self }
+    /// Returns the offer of a client, which cannot make it last longer with a time to come.
+    pub(super) fn made_by_now(self) -> Self {
+        Message { made_ns: self.made_ns.min(sys::now_ns()), ..self }
     }
 
     pub(super) fn is_offer(&self) -> bool {

@@ -2,22 +2,27 @@
 //! sent.
 //!
 //! A listening process also listens on an abstract UNIX socket that is named after its port;
-//! abstract names belong to a network namespace, as ports do. A connecting process binds its
-//! socket, so that it knows its port, and sends both addresses and the memory file to the UNIX
-//! socket before it connects. The process that accepts the connection looks for an offer with
-//! exactly these addresses, which are unique in the namespace, and marks the page. Until an end has
-//! seen that mark it uses only TCP.
+//! abstract names belong to a network namespace, as ports do. A connecting process sends the cookie
+//! of its socket and the memory file to the UNIX socket before it connects. The process that
+//! accepts the connection asks the kernel for the cookie of the socket at the other end (`peer`),
+//! looks for an offer with exactly this one, and marks the page. Until an end has seen that mark it
+//! uses only TCP. Where the kernel does not tell, connections stay in TCP.
+//!
+//! So an offer is for one socket, which addresses are not: a port may be taken by another client
+//! while the offer of the one before is still kept. It is void when no process has the socket any
+//! more, and when the client revokes it in the page.
 
 mod address;
 mod client;
 mod message;
+mod peer;
 mod server;
 
 use core::ffi::c_int;
 use preload::real;
 
-pub(crate) use address::Address;
-pub(crate) use client::{confirm, offer};
+use address::Address;
+pub(crate) use client::offer;
 pub(crate) use server::{Listener, listening, move_aside};
 
 use crate::sys;
@@ -31,7 +36,7 @@ fn name(port: u16, place: u32) -> (libc::sockaddr_un, libc::socklen_t) {
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let digits = [port.to_be_bytes(), (place as u16).to_be_bytes()].concat();
-    let text = b"\0fable-preload-2/".iter().copied().chain(hexadecimal(&digits));
+    let text = b"\0fable-preload-3/".iter().copied().chain(hexadecimal(&digits));
     let mut length = 0;
     for (to, from) in address.sun_path.iter_mut().zip(text) {
         *to = from as libc::c_char;

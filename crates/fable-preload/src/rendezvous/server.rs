@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use preload::real;
 
 use super::message::{Message, Received};
-use super::{Address, PLACES, is_tcp, name, unix_socket};
+use super::{Address, PLACES, is_tcp, name, peer, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::{Counted, CountedRef};
 use crate::page;
@@ -18,6 +18,9 @@ const OFFERS_MAX: u32 = 4096;
 /// How many clients may be kept that have connected to the rendezvous and sent no offer yet. The
 /// connections of others stay in TCP.
 const VISITORS_MAX: u32 = 128;
+/// The most offers that are tried for one accepted connection. A client revokes the earlier ones of
+/// a socket that it connects again.
+const OFFERS_OF_A_SOCKET_MAX: u32 = 8;
 /// How long an accepting process waits, in milliseconds, until another one that shares the listener
 /// has looked for its own offer. Then the connection stays in TCP.
 const TURN_MS: u32 = 20;
@@ -30,6 +33,8 @@ struct Shared {
     stored: AtomicU32,
     /// Visitors among them: clients that have connected and sent no offer yet.
     visitors: AtomicU32,
+    /// Questions about the other end of a connection.
+    questions: AtomicU32,
 }
 
 /// A listening socket with its rendezvous.
@@ -38,6 +43,8 @@ pub(crate) struct Listener {
     rendezvous: AtomicI32,
     store_out: AtomicI32,
     store_in: AtomicI32,
+    /// For questions about the other end of a connection, with the lock held.
+    diagnosis: AtomicI32,
     user: AtomicU32,
     shared: AtomicPtr<Shared>,
 }
@@ -53,7 +60,7 @@ impl Counted for Listener {
 
     fn retire(&'static self) {
         let _keep = sys::KeepErrno::new();
-        for descriptor in [&self.rendezvous, &self.store_out, &self.store_in] {
+        for descriptor in self.descriptors() {
             let fd = descriptor.swap(-1, Ordering::Relaxed);
             if table::is_reserved(fd) {
                 table::forget(fd);
@@ -75,13 +82,16 @@ pub(crate) fn listening(fd: c_int) {
         return;
     }
     let Some(port) = Address::here(fd).map(|here| here.port) else { return };
-    let Some(rendezvous) = (0..PLACES).find_map(|place| open(port, place)) else { return };
+    let Some(diagnosis) = peer::open(fd) else { return };
+    let Some(rendezvous) = (0..PLACES).find_map(|place| open(port, place)) else {
+        return sys::close(diagnosis);
+    };
     let mut store = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: there is room for both descriptors.
     unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, store.as_mut_ptr()) };
     let Ok(shared) = sys::map_shared(size_of::<Shared>()) else {
-        [rendezvous, store[0], store[1]].into_iter().for_each(sys::close);
+        [diagnosis, rendezvous, store[0], store[1]].into_iter().for_each(sys::close);
         return;
     };
     let used = POOL.take().and_then(|mut pool| pool.pop());
@@ -89,6 +99,7 @@ pub(crate) fn listening(fd: c_int) {
     listener.rendezvous.store(aside(rendezvous), Ordering::Relaxed);
     listener.store_out.store(aside(store[0]), Ordering::Relaxed);
     listener.store_in.store(aside(store[1]), Ordering::Relaxed);
+    listener.diagnosis.store(aside(diagnosis), Ordering::Relaxed);
     listener.shared.store(shared.cast(), Ordering::Relaxed);
     // SAFETY: geteuid(2) has no arguments.
     listener.user.store(unsafe { libc::geteuid() }, Ordering::Relaxed);
@@ -130,7 +141,7 @@ pub(crate) fn move_aside(fd: c_int) {
     // SAFETY: the command takes a number and no pointer.
     let other = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) };
     for (_, listener) in table::entries::<Listener>(0, c_int::MAX) {
-        for descriptor in [&listener.rendezvous, &listener.store_out, &listener.store_in] {
+        for descriptor in listener.descriptors() {
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             if descriptor.compare_exchange(fd, other, order.0, order.1).is_ok() && other >= 0 {
                 table::reserve(other);
@@ -147,9 +158,14 @@ impl Listener {
             rendezvous: AtomicI32::new(-1),
             store_out: AtomicI32::new(-1),
             store_in: AtomicI32::new(-1),
+            diagnosis: AtomicI32::new(-1),
             user: AtomicU32::new(0),
             shared: AtomicPtr::new(core::ptr::null_mut()),
         }
+    }
+
+    fn descriptors(&self) -> [&AtomicI32; 4] {
+        [&self.rendezvous, &self.store_out, &self.store_in, &self.diagnosis]
     }
 
     /// Upgrades a connection that was just accepted, if there is an offer for it.
@@ -158,16 +174,21 @@ impl Listener {
         if settings::is_stopped() || !table::covers(fd) || !connection::has_room() {
             return;
         }
-        let Some(memory) = self.find(fd) else { return };
-        let opened = page::open(memory);
-        sys::close(memory);
-        let Ok((mapping, ring_bytes)) = opened else { return };
-        let nonblocking = sys::is_nonblocking(fd);
-        let made = Connection::new(mapping, ring_bytes, page::SERVER, nonblocking);
-        let Ok(connection) = made else { return };
-        if connection.page().standing.accept() && connection.switch(fd).is_ok() {
-            statistics::count(Why::Accepted);
-            table::put(fd, connection);
+        for _ in 0..OFFERS_OF_A_SOCKET_MAX {
+            let Some(memory) = self.find(fd) else { return };
+            let opened = page::open(memory);
+            sys::close(memory);
+            let Ok((mapping, ring_bytes)) = opened else { continue };
+            let nonblocking = sys::is_nonblocking(fd);
+            let made = Connection::new(mapping, ring_bytes, page::SERVER, nonblocking);
+            let Ok(connection) = made else { return };
+            if connection.page().standing.accept() {
+                if connection.switch(fd).is_ok() {
+                    statistics::count(Why::Accepted);
+                    table::put(fd, connection);
+                }
+                return;
+            }
         }
     }
 
@@ -182,7 +203,7 @@ impl Listener {
         // SAFETY: the memory is mapped as long as the listener is held; its words are atomics.
         let shared = unsafe { &*self.shared.load(Ordering::Relaxed) };
         let _guard = shared.lock.take_within(TURN_MS).ok()?;
-        let mut seeker = Seeker { listener: self, shared, connection: None, fd };
+        let mut seeker = Seeker { listener: self, shared, peer: None, fd };
         seeker.look_into_store().or_else(|| seeker.hear_new_visitors(rendezvous))
     }
 
@@ -199,8 +220,8 @@ impl Listener {
 struct Seeker<'a> {
     listener: &'a Listener,
     shared: &'a Shared,
-    /// Both addresses, determined when the first offer is found.
-    connection: Option<(Address, Address)>,
+    /// The cookie of the client's socket, if it has one, determined when the first offer is found.
+    peer: Option<Option<u64>>,
     fd: c_int,
 }
 
@@ -253,7 +274,7 @@ impl Seeker<'_> {
         match Message::receive(visitor) {
             Received::Message(offer, memory) if offer.is_offer() => {
                 sys::close(visitor);
-                return self.sift(offer.as_of_now(), memory);
+                return self.sift(offer.made_by_now(), memory);
             }
             Received::Message(_, descriptor) => sys::close(descriptor),
             Received::Nothing if self.shared.visitors.load(Ordering::Relaxed) < VISITORS_MAX => {
@@ -270,10 +291,16 @@ impl Seeker<'_> {
     /// Returns the memory file if the offer is for this connection. Otherwise keeps the offer for
     /// other connections or, if it is stale, closes it.
     fn sift(&mut self, offer: Message, memory: c_int) -> Option<c_int> {
-        if self.connection.is_none() {
-            self.connection = Address::there(self.fd).zip(Address::here(self.fd));
-        }
-        if self.connection == Some((offer.client, offer.server)) {
+        let peer = *self.peer.get_or_insert_with(|| {
+            let sequence = self.shared.questions.fetch_add(1, Ordering::Relaxed);
+            let diagnosis = self.listener.diagnosis.load(Ordering::Relaxed);
+            // The application may have closed it.
+            if !table::is_reserved(diagnosis) {
+                return None;
+            }
+            peer::cookie(diagnosis, self.fd, sequence)
+        });
+        if peer == Some(offer.cookie) {
             return Some(memory);
         }
         self.keep(offer, memory);

@@ -281,6 +281,10 @@ mod tests {
 
     #[test]
     fn a_host_is_silent_only_when_it_has_not_answered_for_that_long() {
+        let test = "a_host_is_silent_only_when_it_has_not_answered_for_that_long";
+        if !testkit::is_root() {
+            return testkit::skip(test, "a network namespace needs root");
+        }
         let silence = Duration::from_secs(3);
         let measured = std::thread::spawn(move || {
             // SAFETY: changes the network of this thread only.

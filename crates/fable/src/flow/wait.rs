@@ -228,7 +228,7 @@ fn wait_for_two(
     }
     let source = std::io::Error::last_os_error();
     match source.raw_os_error() {
-        Some(libc::ENOSYS | libc::EPERM) => {
+        Some(errno) if sys::is_refusal(errno) => {
             // The kernel is older, or a sandbox refuses the call: sleep by descriptors.
             WAITS_FOR_TWO_WORDS.store(false, Ordering::Relaxed);
             Ok(())

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A forked process, killed if the test ends before it.
@@ -67,4 +68,11 @@ pub(crate) fn fork(work: impl FnOnce()) -> Child {
             Child(child)
         }
     }
+}
+
+/// Lets one test run at a time: a child has copies of all descriptors that its parent had open, so
+/// another test would not see the end of its peer.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,11 @@
 //! Messages with a checkable content, and functions that send and receive them.
 
-pub(crate) mod random;
-
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use crate::random::Random;
 use fable::Kind;
 use fable::transport::{self, Direction, Offer, PathOptions, ReadSlot, Record, Transport};
-use random::Random;
 
 /// Ends a test that hangs; no test's result depends on it.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);

@@ -7,8 +7,8 @@ use fable::transport::{self, ReadSlot, Transport, tls};
 use fable::{Kind, Role};
 
 use crate::authority::Authority;
-use crate::common::random::Random;
 use crate::common::{TIME_LIMIT, create, try_send};
+use crate::random::Random;
 
 /// Two ends of a path.
 pub(crate) type Pair = (Box<dyn Transport>, Box<dyn Transport>);

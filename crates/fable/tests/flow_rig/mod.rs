@@ -9,13 +9,8 @@ use fable::protocol::{FlowId, Peer, Role, Trust};
 use fable::transport::{PathOptions, TlsKeys};
 use fable::{Form, Kind, packet, page};
 
-use authority::Authority;
-use missing::is_missing;
-
-#[path = "../common/authority.rs"]
-mod authority;
-#[path = "../common/missing.rs"]
-mod missing;
+use crate::authority::Authority;
+use crate::missing::is_missing;
 
 /// How long both ends wait for each other when a path is opened; no test's result depends on it.
 const OFFER: Duration = Duration::from_secs(60);

@@ -1,21 +1,25 @@
 //! Tests of the public interface of flows. Both ends are in one process, on one thread.
 
+#[path = "../common/authority.rs"]
+mod authority;
 mod closing;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
 mod forwarding;
 mod held;
 mod lingering;
+#[path = "../common/missing.rs"]
+mod missing;
 mod readiness;
 mod refusals;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::flow_rig::{Reports, kinds, parts, parts_over};
 use fable::flow::{FlowParts, Opening, Timeouts};
 use fable::protocol::{Role, Trust};
 use fable::{Error, Flow, FlowEvent, Form, Kind, packet, page};
-use flow_rig::{Reports, kinds, parts, parts_over};
 
 /// Ends a test that hangs; no test's result depends on it.
 const TIME_LIMIT: Duration = Duration::from_secs(30);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fable::{Form, Kind};
 
-use crate::flow_rig;
 use crate::random::Random;
 
 /// The pattern of messages on a flow.
@@ -113,7 +112,7 @@ impl Plan {
 
 /// Draws all transports, or few of one sort, which are then used for longer.
 fn kinds(choice: u64) -> Vec<Kind> {
-    let mut kinds = flow_rig::kinds();
+    let mut kinds = crate::flow_rig::kinds();
     kinds.retain(|kind| match choice {
         0 => matches!(kind, Kind::MempipeFutex(_) | Kind::ShmemPipe(_)),
         1 => kind.form() == Some(Form::Unsafe),

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use fable::{Error, Flow, Interest, ReadBuffer, WriteBuffer, xpoll};
 
-use crate::End;
+use super::End;
+use super::plan::{self, Plan, Use};
 use crate::child::{Child, fork};
 use crate::numbered::{check, fill};
-use crate::plan::{self, Plan, Use};
 use crate::random::Random;
 
 /// How long an end waits for a message that does not come, and how often it may wake up meanwhile:

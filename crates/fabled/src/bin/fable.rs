@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use fabled::commands::{self, CommandError, Connection};
 use fabled::run;
+use sys::output::STDERR;
 
 /// List names and flows, move flows to other transports, and run programs over shared memory.
 #[derive(Debug, Parser)]
-#[command(name = "fable", version)]
+#[command(name = "fable", version = env!("MEGAPIPE_VERSION"))]
 struct Cli {
     /// Path of the daemon's socket [default: $FABLE_SOCKET, else /run/fable/fabled.sock, else
     /// $XDG_RUNTIME_DIR/fable/fabled.sock]
@@ -39,10 +40,20 @@ enum Question {
     Why(commands::WhyArguments),
     Protect(commands::ProtectArguments),
     Events(commands::EventsArguments),
-    Completions(commands::CompletionsArguments),
-    /// Print the manual page
-    Man,
+    Completions(cli::CompletionsArgs),
+    Man(cli::ManArgs),
 }
+
+const MANUAL: [cli::Section<'_>; 1] = [(
+    "EXIT STATUS",
+    &[
+        ("0", "Done; of move: the flow has moved."),
+        ("1", "An error, which is told on standard error; of move also: the move failed."),
+        ("2", "The command line is wrong."),
+        ("126", "Of run: the program could not be started."),
+        ("127", "Of run: there is no such program. Otherwise run ends as the program does."),
+    ],
+)];
 
 /// The exit status of shells for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
@@ -50,25 +61,21 @@ const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match cli::parse_commands() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     match &cli.command {
         Command::Run(options) => match run::run(options) {
             Ok(never) => match never {},
             Err(error) => {
                 let code = if error.is_not_found() { NOT_FOUND } else { CANNOT_EXECUTE };
-                fail(&error, ExitCode::from(code))
+                STDERR.line(format_args!("fable: {error}"));
+                ExitCode::from(code)
             }
         },
-        Command::Ask(question) => match ask(question, cli.socket) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error, ExitCode::FAILURE),
-        },
+        Command::Ask(question) => cli::status("fable", ask(question, cli.socket)),
     }
-}
-
-fn fail(error: &dyn std::error::Error, code: ExitCode) -> ExitCode {
-    eprintln!("fable: {error}");
-    code
 }
 
 fn ask(question: &Question, socket: Option<PathBuf>) -> Result<(), CommandError> {
@@ -81,7 +88,7 @@ fn ask(question: &Question, socket: Option<PathBuf>) -> Result<(), CommandError>
         Question::Why(arguments) => commands::why(&mut open()?, arguments),
         Question::Protect(arguments) => commands::protect(&mut open()?, arguments),
         Question::Events(arguments) => commands::events(&mut open()?, arguments),
-        Question::Completions(arguments) => commands::completions(Cli::command(), arguments),
-        Question::Man => commands::manual(Cli::command()),
+        Question::Completions(arguments) => Ok(cli::completions(Cli::command(), arguments.shell)?),
+        Question::Man(arguments) => Ok(cli::manual(Cli::command(), &MANUAL, arguments)?),
     }
 }

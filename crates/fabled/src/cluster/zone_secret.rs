@@ -5,7 +5,7 @@
 //! nor write a record that the hosts believe. A process that has the secret is trusted with
 //! everything in the zone.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -62,7 +62,12 @@ pub fn make_secret(path: &Path) -> io::Result<()> {
     let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
     // Text survives every way of copying it.
     let text = STANDARD.encode(random::<48>());
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all())
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // It would be refused as a secret, and bar the next try.
+        let _ = fs::remove_file(path);
+    }
+    written
 }
 
 impl ZoneKeys {

@@ -4,7 +4,6 @@ mod connection;
 mod events;
 mod names;
 mod orders;
-mod pages;
 mod prose;
 mod table;
 mod top;
@@ -17,7 +16,6 @@ pub use connection::Connection;
 pub use events::{EventsArguments, events};
 pub use names::{LsArguments, ls};
 pub use orders::{MoveArguments, ProtectArguments, WhyArguments, move_flow, protect, why};
-pub use pages::{CompletionsArguments, completions, manual};
 pub use top::{TopArguments, top};
 pub use users::{StatArguments, stat};
 
@@ -48,17 +46,14 @@ pub enum CommandError {
     /// Standard output cannot be written to.
     #[error("cannot write to standard output: {0}; check the disk or pipe that it goes to")]
     Output(io::Error),
+    /// A manual page or completion script cannot be written.
+    #[error(transparent)]
+    Page(#[from] cli::PageError),
 }
 
 /// Writes to standard output. Returns false if its reader has gone.
 fn print(text: &str) -> Result<bool, CommandError> {
-    use io::Write;
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(CommandError::Output(error)),
-    }
+    cli::print(text.as_bytes()).map_err(CommandError::Output)
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String, CommandError> {

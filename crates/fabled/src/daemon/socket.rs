@@ -37,6 +37,18 @@ pub enum DoorError {
         /// The file.
         path: PathBuf,
     },
+    /// More than the last directory of the path is missing.
+    #[error(
+        "cannot listen on {}: there is no directory {}; correct --socket, or make the directory \
+         (mkdir -p)",
+        path.display(), parent.display()
+    )]
+    NoParent {
+        /// The socket.
+        path: PathBuf,
+        /// The parent of its directory.
+        parent: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot {what} {}: {source}; choose a writable path with --socket", path.display())]
     System {
@@ -63,21 +75,23 @@ pub(super) struct ListenSocket {
 }
 
 impl ListenSocket {
-    /// Listens at `path`; every user who can reach the path may connect. Makes a missing directory:
-    /// for root one that all users can enter, else one for its user alone.
+    /// Listens at `path`; every user who can reach the path may connect. Makes the last directory
+    /// of the path if only that is missing: for root one that all users can enter, else one for its
+    /// user alone.
     pub(super) fn open(path: &Path) -> Result<ListenSocket, DoorError> {
+        let made = make_directory(path)?;
+        let opened = ListenSocket::open_in_directory(path);
+        if let (Err(_), Some(directory)) = (&opened, made) {
+            let _ = fs::remove_dir(directory);
+        }
+        opened
+    }
+
+    fn open_in_directory(path: &Path) -> Result<ListenSocket, DoorError> {
         let failed = |what| {
             let path = path.to_owned();
             move |source: io::Error| DoorError::System { what, path, source }
         };
-        if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
-            let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(mode)
-                .create(directory)
-                .map_err(failed("make the directory of"))?;
-        }
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
@@ -140,6 +154,23 @@ impl Drop for ListenSocket {
     }
 }
 
+/// Makes the last directory of the socket's path if it is missing, and returns it then.
+fn make_directory(path: &Path) -> Result<Option<&Path>, DoorError> {
+    let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+    let Some(directory) = path.parent().filter(is_missing) else { return Ok(None) };
+    // A mistyped path must not leave a tree of directories.
+    if let Some(parent) = directory.parent().filter(is_missing) {
+        return Err(DoorError::NoParent { path: path.to_owned(), parent: parent.to_owned() });
+    }
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    fs::DirBuilder::new().mode(mode).create(directory).map_err(|source| DoorError::System {
+        what: "make the directory of",
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(directory))
+}
+
 /// Takes the lock, unless another process holds it.
 fn take_lock(path: &Path) -> io::Result<Option<File>> {
     loop {
@@ -194,4 +225,23 @@ fn listen_at(path: &Path) -> Result<OwnedFd, DoorError> {
     })?;
     listen(&listener, BACKLOG).map_err(failed("listen on"))?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_path_leaves_no_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = |rest: &str| directory.path().join(rest);
+        let opened = ListenSocket::open(&below("typo/fable/a.sock"));
+        assert!(matches!(opened, Err(DoorError::NoParent { .. })), "{opened:?}");
+        // Longer than the name of a socket can be.
+        let opened = ListenSocket::open(&below(&format!("new/{}.sock", "a".repeat(120))));
+        assert!(matches!(opened, Err(DoorError::System { .. })), "{opened:?}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        drop(ListenSocket::open(&below("new/a.sock")).unwrap());
+        assert!(below("new").is_dir());
+    }
 }

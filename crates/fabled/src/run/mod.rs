@@ -7,12 +7,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use preload::launch::{self, Library};
 pub use preload::launch::{LibraryError, Obstacle, obstacle};
+use sys::output::STDERR;
 
 const LIBRARY: Library =
     Library { file: "libfable_preload.so", variable: "FABLE_PRELOAD", package: "fable-preload" };
@@ -106,7 +108,8 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
     command.args(arguments);
     match launch::find(name).as_deref().and_then(obstacle) {
         Some(obstacle) => {
-            eprintln!("fable: {program} {obstacle}; it runs over TCP, without shared memory")
+            let effect = "it runs over TCP, without shared memory";
+            STDERR.line(format_args!("fable: {program} {obstacle}; {effect}"));
         }
         None => prepare(options, &mut command)?,
     }
@@ -117,7 +120,7 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
 fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
     let library = LIBRARY.find()?;
     if options.verbose {
-        eprintln!("fable: the preload library is {}", library.display());
+        STDERR.line(format_args!("fable: the preload library is {}", library.display()));
     }
     launch::preload(command, library);
     command.env("FABLE_RING_BYTES", options.ring_bytes.to_string());
@@ -128,7 +131,12 @@ fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         let to_error = file.as_os_str() == "-";
         if !to_error {
-            let opened = File::options().create(true).append(true).open(&absolute);
+            // A FIFO without a reader is an error; opening it would wait for one.
+            let opened = File::options()
+                .create(true)
+                .append(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(&absolute);
             opened.map_err(|source| RunError::Statistics {
                 file: file.display().to_string(),
                 source,

@@ -20,7 +20,7 @@ const PORT: u16 = 80;
 ///
 /// # Panics
 /// If a stack has violated an invariant.
-pub fn play_calls(bytes: &[u8]) {
+pub(crate) fn play_calls(bytes: &[u8]) {
     calls::play(&mut Script(bytes));
 }
 
@@ -28,7 +28,7 @@ pub fn play_calls(bytes: &[u8]) {
 ///
 /// # Panics
 /// If the stack has violated an invariant.
-pub fn play_segments(bytes: &[u8]) {
+pub(crate) fn play_segments(bytes: &[u8]) {
     segments::play(&mut Script(bytes));
 }
 

@@ -87,12 +87,13 @@ impl<'a> Campaign<'a> {
             .collect();
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
         let machine = summary.describe(&environment);
-        output::print(&format!("{machine}\nnetwork: {}\n", self.network));
-        output::print(&summary.render());
+        let table = summary.render();
+        let printed = output::print(&format!("{machine}\nnetwork: {}\n{table}", self.network));
         if let Some(files) = files {
             let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
             files.write(&summary.document(environment, &self.network, elapsed_s))?;
         }
+        printed?;
         Ok(summary.is_valid())
     }
 

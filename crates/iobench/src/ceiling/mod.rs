@@ -160,10 +160,11 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
     let baseline = label(arguments.threads[0]);
     let document = Document::new(environment, experiment, elapsed_s, baseline, results);
-    print(&document, arguments.ending);
+    let printed = print(&document, arguments.ending);
     if let Some(files) = files {
         files.write(&document)?;
     }
+    printed?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 
@@ -383,7 +384,7 @@ fn connections_per_cpu_second(row: &Row) -> Option<f64> {
     row.cpu_both_us.filter(|_| row.transactions > 0).map(|us| 1e6 / us / transactions)
 }
 
-fn print(document: &Document, ending: Ending) {
+fn print(document: &Document, ending: Ending) -> Result<()> {
     let ends = match ending {
         Ending::Fin => "closed by both ends",
         Ending::Reset => "ended by RST",
@@ -402,8 +403,8 @@ fn print(document: &Document, ending: Ending) {
     let heading =
         |_: &Row| format!("{title}; connections are {ends}, and all checked byte by byte");
     let legend = "CPU is that of both ends together, per transaction; rates are medians\n";
-    output::print(&format!("{}\n\n", document.environment.describe()));
-    Table::new(&document.results, columns, heading, legend).print();
+    let table = Table::new(&document.results, columns, heading, legend);
+    output::print(&format!("{}\n\n{table}", document.environment.describe()))
 }
 
 #[cfg(test)]

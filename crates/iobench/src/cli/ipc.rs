@@ -48,7 +48,7 @@ A row is marked INVALID when messages were lost, repeated, reordered or corrupt,
 or when the machine was too busy for enough undisturbed rounds; the reason stands with it. Such a
 row is compared with nothing, and nothing with it.
 
-Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is not valid.";
+Exit status: 0 after a measurement, 1 for an error; with --strict 3 if a row is not valid.";
 
 /// Options of `ipc`.
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
-use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
+use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_idle, parse_message_bytes,
     parse_transactions,
@@ -52,7 +52,7 @@ Examples:
   iobench load --server poll --rate 8000 --connections 2000
 
 Exit status: 0 after a measurement, 1 after an error or for a regression, 130 after Ctrl-C. With
---strict also 2 if a result is not valid, as diff has it always.";
+--strict also 3 if a result is not valid, as diff has it always.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -66,7 +66,7 @@ Examples:
   iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
   iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
     --connections 4 --request-bytes 64 --response-bytes 1048576
-  iobench compare --self-test --quick --strict   differences between equal servers; status 2 if
+  iobench compare --self-test --quick --strict   differences between equal servers; status 3 if
                                                  they are too large
 
 Over loopback the kernel processes a received packet in its sender's CPU time, so the server's CPU
@@ -105,7 +105,7 @@ Examples:
 
 /// Benchmark of network I/O architectures.
 #[derive(Debug, Parser)]
-#[command(name = "iobench", version = env!("IOBENCH_VERSION"), about, after_help = EXAMPLES)]
+#[command(name = "iobench", version = env!("MEGAPIPE_VERSION"), about, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -146,13 +146,14 @@ pub(crate) enum Command {
     /// Compare two saved runs row by row.
     Diff(DiffArgs),
     /// Print a completion script for a shell.
-    Completions(CompletionsArgs),
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(::cli::CompletionsArgs),
     /// Print the manual page, or write one page for each command.
-    Man(ManArgs),
+    Man(::cli::ManArgs),
 }
 
 impl Command {
-    /// Whether a result that is not valid makes the exit status 2.
+    /// Whether a result that is not valid makes the exit status 3.
     pub(crate) fn is_strict(&self) -> bool {
         let measure = match self {
             Command::Compare(arguments) => &arguments.measure,

@@ -36,10 +36,10 @@ vanish with it (root's rights are needed): tcp is the kernel's TCP at both ends,
 mtcp has lighttpd under `mtcp run`, or tls-proxy with its driver mtcp instead of epoll, and ab (with
 the lighttpd behind the proxy) on the kernel; mtcp/mtcp has lighttpd and ab under `mtcp run`. Each
 server with a stack has a cable of its own; the stacks use AF_XDP. `mtcp`, its library and tls-proxy
-are looked for as `fable` is: cargo build --release -p mtcp -p mtcp-preload -p tls-proxy. Over veth
-the receiver's part of the kernel runs in the time of the sender: only the CPU time of both sides
-together says what an operation costs. That the server's connections went through its stack is told
-by the stack, and that the client's did by the kernel, which must not have opened any.
+are looked for as `fable` is: cargo build --release -p mtcp-cli -p mtcp-preload -p tls-proxy. Over
+veth the receiver's part of the kernel runs in the time of the sender: only the CPU time of both
+sides together says what an operation costs. That the server's connections went through its stack is
+told by the stack, and that the client's did by the kernel, which must not have opened any.
 
 A server is started for each variant and placement and kept for all rounds. Every round loads each
 of them once, baseline first or last in turn. The number of operations is the same for all variants

@@ -20,10 +20,10 @@ Rows are judged by their ratio to the baseline of the same run, because the mach
 to run; without a baseline by their figures, and then only beyond --drift. A regression is a change
 for the worse whose 95 % interval over rounds excludes no change, and which exceeds the threshold.
 
-Exit status: 0 without a regression, 1 with one or after an error, 2 if a row of OLD is missing from
+Exit status: 0 without a regression, 1 with one or after an error, 3 if a row of OLD is missing from
 NEW, or is not valid in one of them, and there is no regression otherwise.";
 
-const COMPLETIONS_EXAMPLES: &str = "\
+pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   iobench completions bash > ~/.local/share/bash-completion/completions/iobench
   iobench completions zsh > ~/.zfunc/_iobench
@@ -65,20 +65,4 @@ pub(crate) struct DiffArgs {
     /// File to which everything is also written, as JSON; `-` prints JSON only
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-}
-
-/// Options of `completions`.
-#[derive(Debug, Args)]
-#[command(after_help = COMPLETIONS_EXAMPLES)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    pub(crate) shell: clap_complete::Shell,
-}
-
-/// Options of `man`.
-#[derive(Debug, Args)]
-pub(crate) struct ManArgs {
-    /// Directory for iobench.1 and a page for each command
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) out: Option<PathBuf>,
 }

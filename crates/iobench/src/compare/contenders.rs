@@ -98,6 +98,11 @@ impl Contenders {
         self.subjects.iter().any(|subject| matches!(subject, Subject::External(_)))
     }
 
+    /// Returns the names of iobench's own servers among them.
+    pub(crate) fn own_servers(&self) -> impl Iterator<Item = &'static str> {
+        self.subjects.iter().filter_map(Subject::own_name)
+    }
+
     pub(crate) fn baseline_label(&self) -> &str {
         &self.labels[self.baseline]
     }

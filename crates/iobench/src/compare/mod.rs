@@ -42,6 +42,7 @@ use crate::output;
 use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Ratios, Row, SelfTest, Slots, Versus};
+use crate::server;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
@@ -67,6 +68,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let signals = Signals::block();
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
+    let driver = server::describe_driver(contenders.own_servers())?;
     let mut path = create_path(arguments, seed)?;
     if contenders.has_external() {
         stop_pacing(&path)?;
@@ -79,7 +81,8 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
-    let environment = Environment::gather(&limits, seed)?;
+    let mut environment = Environment::gather(&limits, seed)?;
+    environment.driver = driver;
     let schedule = plan.schedule(contenders.baseline, begun_ns, seed);
     schedule.announce(format_args!("{} servers in {} cells", labels.len(), plan.cells.len()));
     let connections = arguments.connections;
@@ -101,7 +104,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let baseline = contenders.baseline_label();
     let network = network.map(PathReport::of).transpose()?;
     let machine = report::describe(&environment, of_servers(&labels, outcomes));
-    print_surroundings(machine, &path, network.as_ref());
+    let surroundings = describe_surroundings(machine, &path, network.as_ref());
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, baseline));
     let experiment = experiment(arguments.measure.quick, plan, measured.rounds);
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
@@ -112,12 +115,13 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         versus,
         ..Document::new(environment, experiment, elapsed_s, baseline.to_owned(), rows)
     };
-    print_results(&document);
-    output::print(&measured.repeats.describe());
-    output::print(&shown::not_shown(&document.results, &doubts(outcomes, contenders.baseline)));
+    let not_shown = shown::not_shown(&document.results, &doubts(outcomes, contenders.baseline));
+    let (results, repeats) = (describe_results(&document), measured.repeats.describe());
+    let printed = output::print(&format!("{surroundings}{results}{repeats}{not_shown}"));
     if let Some(files) = files {
         files.write(&document)?;
     }
+    printed?;
     let trustworthy = document.self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && document.results.iter().all(|row| row.valid))
 }
@@ -186,26 +190,26 @@ fn stop_pacing(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints what all rows have in common, and an empty line.
-fn print_surroundings(machine: String, path: &Path, network: Option<&PathReport<'_>>) {
+/// Returns lines about what all rows have in common, and an empty line.
+fn describe_surroundings(machine: String, path: &Path, network: Option<&PathReport<'_>>) -> String {
     let network = network.map(PathReport::describe);
-    let lines = [Some(machine), path.describe(), network];
-    lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
-    output::print("\n");
+    let lines = [Some(machine), path.describe(), network, Some(String::new())];
+    lines.into_iter().flatten().map(|line| line + "\n").collect()
 }
 
-/// Prints the tables and the sentences below them.
-fn print_results(Document { results, baseline, versus, self_test, .. }: &Document) {
-    table::table(results, baseline).print();
+/// Returns the tables and the sentences below them.
+fn describe_results(Document { results, baseline, versus, self_test, .. }: &Document) -> String {
+    let mut text = table::table(results, baseline).to_string();
     for versus in versus {
-        output::print(&format!("\n{}", table::against(&versus.of(results), &versus.baseline)));
+        text += &format!("\n{}", table::against(&versus.of(results), &versus.baseline));
     }
     match self_test {
-        Some(self_test) => output::print(&self_test.describe()),
-        None => table::summarise(results, baseline)
-            .iter()
-            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
+        Some(self_test) => text += &self_test.describe(),
+        None => {
+            text.extend(table::summarise(results, baseline).iter().map(|line| format!("{line}\n")))
+        }
     }
+    text
 }
 
 impl<'a> PathReport<'a> {

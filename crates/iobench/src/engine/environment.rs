@@ -24,6 +24,9 @@ pub(crate) struct Environment {
     clock_source: Option<String>,
     pub(crate) congestion_control: String,
     pub(crate) system_congestion_control: String,
+    /// The driver of the servers whose names leave it open, and the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) driver: Option<String>,
     limits: Limits,
     load_average: Option<String>,
     pub(crate) seed: u64,
@@ -38,7 +41,7 @@ impl Environment {
         let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         Ok(Environment {
             date: utc_now(),
-            iobench: env!("IOBENCH_VERSION").to_owned(),
+            iobench: env!("MEGAPIPE_VERSION").to_owned(),
             command: std::env::args().collect(),
             kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
             cpu_model: cpu_model().unwrap_or_else(unknown),
@@ -47,13 +50,14 @@ impl Environment {
             clock_source: read_trimmed(clock),
             congestion_control: CongestionControl::pick().name,
             system_congestion_control: default_congestion_control(),
+            driver: None,
             limits: limits.clone(),
             load_average: read_trimmed("/proc/loadavg"),
             seed,
         })
     }
 
-    /// Two lines of text for the top of a report.
+    /// Two lines of text for the top of a report, and one about the driver if there is a choice.
     pub(crate) fn describe(&self) -> String {
         self.describe_with(&self.congestion_control)
     }
@@ -65,9 +69,10 @@ impl Environment {
         } else {
             format!(" (the system's default is {})", self.system_congestion_control)
         };
+        let driver = self.driver.as_ref().map_or_else(String::new, |driver| format!("\n{driver}"));
         format!(
             "Linux {}, {}, {} CPU{}, load average {}\n\
-             congestion control {congestion_control}{default}, seed {}",
+             congestion control {congestion_control}{default}, seed {}{driver}",
             self.kernel,
             self.cpu_model,
             self.cpus.len(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output;
 use crate::sys::clock::now_ns;
 
 /// The progress display. It is redrawn only between slots, so that it takes no CPU time from a
@@ -37,7 +38,7 @@ impl Progress {
                 bar.set_position(self.done);
                 bar.set_message(format!("{left} s left, {phase}, {what}"));
             }
-            None if new_phase => eprintln!("iobench: {phase}, {left} s left"),
+            None if new_phase => output::note(&format!("{phase}, {left} s left")),
             None => {}
         }
     }
@@ -46,7 +47,7 @@ impl Progress {
     pub(crate) fn note(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
-            None => eprintln!("iobench: {what}"),
+            None => output::note(what),
         }
     }
 
@@ -54,7 +55,7 @@ impl Progress {
     pub(crate) fn print(&self, lines: &str) {
         match &self.bar {
             Some(bar) => bar.println(lines.trim_end()),
-            None => lines.lines().for_each(crate::output::note),
+            None => lines.lines().for_each(output::note),
         }
     }
 

@@ -29,7 +29,7 @@ use crate::open::outcome::OpenOutcome;
 use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Kind, Row};
-use crate::server::running::Subject;
+use crate::server::{self, running::Subject};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -55,7 +55,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let begun_ns = now_ns();
     let task = Assignment::read(arguments)?;
     if arguments.dry_run {
-        output::print(&task.describe());
+        output::print(&task.describe())?;
         return Ok(true);
     }
     let most = task.points.iter().map(|point| point.connections).max().unwrap_or(0);
@@ -64,6 +64,8 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let given_seed = arguments.measure.seed.or(task.experiment.seed);
     let mut environment = Environment::gather(&limits, given_seed.unwrap_or(begun_ns % 1_000_000))?;
+    environment.driver =
+        server::describe_driver(task.servers.iter().filter_map(Subject::own_name))?;
     let mut identity = task.identity(&environment);
     let result = arguments.measure.output.json.as_deref();
     let rows = if task.experiment.kind == Kind::Closed {
@@ -76,13 +78,14 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     };
     environment.seed = identity.seed;
     let document = task.document(environment, begun_ns, rows);
-    table::print(&document);
+    let printed = table::print(&document);
     if let Some(files) = files {
         files.write(&document)?;
     }
     if let Some(result) = result {
         journal::remove(result);
     }
+    printed?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 
@@ -183,17 +186,19 @@ impl Assignment {
 
     fn identity(&self, environment: &Environment) -> Identity {
         Identity {
-            iobench: env!("IOBENCH_VERSION").to_owned(),
+            iobench: env!("MEGAPIPE_VERSION").to_owned(),
             kernel: environment.kernel.clone(),
             scale: self.scale.name().to_owned(),
             file: self.text.clone(),
             options: format!(
-                "{} {:?} {} {:?} {:?}",
+                "{} {:?} {} {:?} {:?} {:?}",
                 self.experiment.rounds,
                 self.servers,
                 self.mpi,
                 self.experiment.periods.measure,
-                self.experiment.placement
+                self.experiment.placement,
+                // Slots of different drivers must not be in the same rows.
+                environment.driver
             ),
             seed: environment.seed,
         }

@@ -2,19 +2,14 @@
 
 use std::fmt::Write;
 
+use crate::error::Result;
 use crate::figures::Percentiles;
 use crate::output;
 use crate::results::table::{Column, Table};
 use crate::results::{Document, Kind, Row};
 
 /// Prints the whole report.
-pub(crate) fn print(document: &Document) {
-    output::print(&format!(
-        "{}\n\n{} ({})\n\n",
-        document.environment.describe(),
-        document.experiment.title,
-        document.experiment.scale
-    ));
+pub(crate) fn print(document: &Document) -> Result<()> {
     let rows = &document.results;
     let legend = format!(
         "times in us: service time from the intended send time; lag: send lag, recv: receive lag \
@@ -22,11 +17,17 @@ pub(crate) fn print(document: &Document) {
          interval] over rounds\n",
         document.baseline
     );
-    Table { with_remarks: true, ..Table::new(rows, columns(), heading, legend) }.print();
-    output::print(&match rows.iter().filter(|row| !row.valid).count() {
+    let table = Table { with_remarks: true, ..Table::new(rows, columns(), heading, legend) };
+    let judged = match rows.iter().filter(|row| !row.valid).count() {
         0 => format!("all {} rows are valid\n", rows.len()),
         invalid => format!("{invalid} of {} rows are INVALID\n", rows.len()),
-    });
+    };
+    output::print(&format!(
+        "{}\n\n{} ({})\n\n{table}{judged}",
+        document.environment.describe(),
+        document.experiment.title,
+        document.experiment.scale
+    ))
 }
 
 /// Returns the columns; those of a closed loop have the bound instead of the send lag.

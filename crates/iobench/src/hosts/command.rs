@@ -13,7 +13,7 @@ use crate::cli::hosts::HostsArgs;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, Times, new_times};
 use crate::output;
-use crate::sys::affinity::{allowed_cpus, configured_cpus};
+use crate::sys::affinity::{allowed_cpus, online};
 use crate::sys::limits::read_trimmed;
 
 /// Bytes that `--check` sends each way.
@@ -25,7 +25,7 @@ struct Host {
     name: String,
     /// The number of CPUs that the process may use, and of all CPUs.
     cpus: usize,
-    configured_cpus: usize,
+    online_cpus: usize,
     kernel: String,
     iobench: String,
     offset: ClockOffset,
@@ -72,9 +72,9 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     let host = Host {
         name: addresses::host_name(),
         cpus: allowed_cpus()?.len(),
-        configured_cpus: configured_cpus(),
+        online_cpus: online().len(),
         kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
-        iobench: env!("IOBENCH_VERSION").to_owned(),
+        iobench: env!("MEGAPIPE_VERSION").to_owned(),
         offset,
     };
     let hosts = gather_values(control, &host)?;
@@ -88,7 +88,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     let mut text = table(&hosts, &reachability);
     text.push_str(&round_trip_line(&round_trips));
     text.push_str(&check_line(&checked));
-    output::print(&text);
+    output::print(&text)?;
     remarks(&hosts).iter().for_each(|remark| output::note(remark));
     let mut problems = problems(&hosts, &reachability);
     problems.extend(damages(&checked));
@@ -166,9 +166,9 @@ fn table(hosts: &[Host], reachability: &Reachability) -> String {
             )
         };
         let (name, kernel) = (host.name.clone(), host.kernel.clone());
-        let cpus = match host.cpus == host.configured_cpus {
+        let cpus = match host.cpus == host.online_cpus {
             true => host.cpus.to_string(),
-            false => format!("{} of {}", host.cpus, host.configured_cpus),
+            false => format!("{} of {}", host.cpus, host.online_cpus),
         };
         rows.push([rank.to_string(), name, cpus, kernel, offset, round_trip, reached]);
     }
@@ -192,13 +192,13 @@ fn round_trip_line(all: &Times) -> String {
 
 /// Warnings, although the hosts can work together.
 fn remarks(hosts: &[Host]) -> Vec<String> {
-    let bound = hosts.iter().enumerate().filter(|(_, host)| host.cpus < host.configured_cpus);
+    let bound = hosts.iter().enumerate().filter(|(_, host)| host.cpus < host.online_cpus);
     bound
         .map(|(rank, host)| {
             format!(
                 "rank {rank} may use only {} of {} CPUs; if that is mpirun's doing, add \
                  --bind-to none",
-                host.cpus, host.configured_cpus
+                host.cpus, host.online_cpus
             )
         })
         .collect()
@@ -244,7 +244,7 @@ mod tests {
         Host {
             name: name.to_owned(),
             cpus: 2,
-            configured_cpus: 2,
+            online_cpus: 2,
             kernel: "6.18.0".to_owned(),
             iobench: "1.0.0".to_owned(),
             offset: ClockOffset { offset_ns: -1_234, bound_ns: 20_500, round_trip_ns: 41_000 },

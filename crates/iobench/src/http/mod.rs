@@ -95,9 +95,12 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
     let file = describe(&servers, h2load.as_ref(), wrk.as_deref(), &network);
     let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
-    output::print(&format!("{}\n{file}\n", report::describe(&environment, of_servers)));
-    table::table(&rows, names[baseline]).print();
-    output::print(&measured.repeats.describe());
+    let printed = output::print(&format!(
+        "{}\n{file}\n{}{}",
+        report::describe(&environment, of_servers),
+        table::table(&rows, names[baseline]),
+        measured.repeats.describe()
+    ));
     let valid = rows.iter().all(|row| row.valid);
     if let Some(files) = files {
         let experiment = experiment(arguments.measure.quick, file);
@@ -108,6 +111,7 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
             ..Document::new(environment, experiment, elapsed_s, baseline, rows)
         })?;
     }
+    printed?;
     Ok(valid)
 }
 
@@ -182,7 +186,7 @@ fn describe(
         "{}client over HTTP/1: iobench {}, which checks every byte\n{wrk}{h2load}\
          network: {network}\n",
         servers.describe(),
-        env!("IOBENCH_VERSION")
+        env!("MEGAPIPE_VERSION")
     )
 }
 

@@ -84,13 +84,16 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         versus,
         ..Document::new(environment, experiment, elapsed_s, baseline, rows)
     };
-    output::print(&format!("{}\n", document.environment.describe()));
-    output::print(&format!("{clock_described}\n\n"));
-    table::table(&document).print();
-    output::print(&repeats.describe());
+    let printed = output::print(&format!(
+        "{}\n{clock_described}\n\n{}{}",
+        document.environment.describe(),
+        table::table(&document),
+        repeats.describe()
+    ));
     if let Some(files) = files {
         files.write(&document)?;
     }
+    printed?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 

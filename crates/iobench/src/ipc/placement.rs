@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::cli::ipc::Where;
 use crate::engine::placement::CpuChoice;
 use crate::error::{Error, Result};
-use crate::sys::limits::read_trimmed;
+use crate::sys::affinity::core_of;
 
 /// The relation of two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -49,17 +49,11 @@ pub(crate) struct Seat {
 /// Returns the topology of these CPUs. CPUs without information count as single cores of one
 /// socket.
 pub(crate) fn seats(cpus: &[usize]) -> Vec<Seat> {
-    let number = |cpu: usize, what: &str| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
-        read_trimmed(&path).and_then(|text| text.parse().ok())
+    let seat = |&cpu: &usize| {
+        let (socket, core) = core_of(cpu);
+        Seat { cpu, socket, core }
     };
-    cpus.iter()
-        .map(|&cpu| Seat {
-            cpu,
-            socket: number(cpu, "physical_package_id").unwrap_or(0),
-            core: number(cpu, "core_id").unwrap_or(cpu as u32),
-        })
-        .collect()
+    cpus.iter().map(seat).collect()
 }
 
 fn pair(first: &Seat, second: &Seat) -> Pair {

@@ -69,7 +69,9 @@ impl Report {
         begun_ns: u64,
         files: Option<ResultFiles>,
     ) -> Result<bool> {
-        output::print(&self.text);
+        let driver =
+            environment.driver.as_ref().map_or_else(String::new, |driver| format!("{driver}\n"));
+        let printed = output::print(&(driver + &self.text));
         let valid = self.rows.iter().all(|row| row.valid);
         let experiment = ExperimentRecord {
             name: "load".to_owned(),
@@ -83,6 +85,7 @@ impl Report {
         if let Some(files) = files {
             files.write(&Document::new(environment, experiment, elapsed_s, baseline, self.rows))?;
         }
+        printed?;
         Ok(valid)
     }
 }
@@ -98,12 +101,19 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     limits.check_connections(arguments.connections)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
-    let environment = Environment::gather(&limits, seed)?;
+    let environment = environment(arguments, &limits, seed)?;
     let report = match &arguments.beside {
         Some(command) => beside(arguments, command, seed, &signals)?,
         None => closed(arguments, &signals)?,
     };
     report.publish(environment, begun_ns, files)
+}
+
+/// Returns the environment, with the driver of iobench's own server.
+fn environment(arguments: &LoadArgs, limits: &Limits, seed: u64) -> Result<Environment> {
+    let mut environment = Environment::gather(limits, seed)?;
+    environment.driver = crate::server::describe_driver(arguments.server.as_deref().into_iter())?;
+    Ok(environment)
 }
 
 fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {

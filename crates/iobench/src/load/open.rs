@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
-use crate::engine::environment::Environment;
 use crate::engine::placement::Placement;
 use crate::engine::point::Point;
 use crate::error::{Error, Result};
@@ -37,7 +36,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
-    let environment = Environment::gather(&limits, plan.seed)?;
+    let environment = super::environment(arguments, &limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
     let prepared = Prepared::connect(plan.clone(), &route, &signals, &mut terminal)?;

@@ -12,6 +12,7 @@ use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
+use crate::sys::socket::connect_remedy;
 
 /// The server to load, and the CPUs of the load.
 pub(crate) struct Target {
@@ -29,10 +30,11 @@ impl Target {
     /// Starts the server, or checks that a running one accepts connections.
     pub(crate) fn reach(arguments: &LoadArgs, signals: &Signals) -> Result<Target> {
         if let Some(address) = arguments.connect {
-            TcpStream::connect_timeout(&address, Duration::from_secs(5)).context(
-                format!("connect to {address}"),
-                "start a server there, for instance `iobench serve --server epoll`",
-            )?;
+            TcpStream::connect_timeout(&address, Duration::from_secs(5)).or_else(|error| {
+                let usual = "start a server there, for instance `iobench serve --server epoll`";
+                let remedy = connect_remedy(&error, usual);
+                Err(error).context(format!("connect to {address}"), remedy)
+            })?;
             let cpus = arguments.measure.client_cpus.clone().map_or_else(allowed_cpus, Ok)?;
             // A server on this machine may run on every CPU that is not reserved for the client.
             let owned = arguments.measure.client_cpus.is_some() || !address.ip().is_loopback();

@@ -146,10 +146,12 @@ impl Connecting<'_> {
         progress: impl FnMut(usize),
     ) -> Result<Vec<OwnedFd>> {
         let connect = |number| {
-            self.route.connect(number, self.congestion).context(
-                format!("make connection {number} to {}", self.route.target),
-                "start a server there, or ask for fewer --connections",
-            )
+            self.route.connect(number, self.congestion).or_else(|error| {
+                let usual = "start a server there, or ask for fewer --connections";
+                let remedy = socket::connect_remedy(&error, usual);
+                Err(error)
+                    .context(format!("make connection {number} to {}", self.route.target), remedy)
+            })
         };
         self.exchange_once(count, connect, progress)
     }

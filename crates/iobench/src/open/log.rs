@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
 use crate::open::phases::Phase;
+use crate::output;
 
 const MAGIC: &[u8] = b"iobench-log 1\n";
 pub(crate) const ENTRY_BYTES: usize = 32;
@@ -152,18 +153,20 @@ pub(crate) fn export(path: &Path, header_only: bool) -> Result<()> {
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let header = read_header(&mut reader, &shown)?;
     if header_only {
-        crate::output::print(&(header + "\n"));
-        return Ok(());
+        return output::print(&(header + "\n"));
     }
-    let mut stdout = BufWriter::new(io::stdout().lock());
-    match export_entries(&mut reader, &mut stdout) {
-        // A closed pipe is no error.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context(
-            format!("export {shown}"),
-            "the file is damaged or cut short; entries before this point were printed",
-        ),
-    }
+    let mut damage = Ok(());
+    output::print_with(|stdout| {
+        match export_entries(&mut reader, &mut BufWriter::new(stdout)) {
+            Err(error) if is_damage(&error) => damage = Err(error),
+            other => other?,
+        }
+        Ok(())
+    })?;
+    damage.context(
+        format!("export {shown}"),
+        "the file is damaged or cut short; entries before this point were printed",
+    )
 }
 
 pub(crate) fn read_header(reader: &mut impl BufRead, shown: &str) -> Result<String> {
@@ -183,11 +186,12 @@ pub(crate) fn read_header(reader: &mut impl BufRead, shown: &str) -> Result<Stri
     Ok(header.trim_end().to_owned())
 }
 
+/// Prints the entries. [`is_damage`] tells errors of reading from those of writing.
 pub(crate) fn export_entries(reader: &mut impl Read, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "intended_ns,actual_ns,received_ns,connection,outcome,phase")?;
     let mut bytes = [0; ENTRY_BYTES];
     loop {
-        match fill(reader, &mut bytes)? {
+        match fill(reader, &mut bytes).map_err(unreadable)? {
             0 => return out.flush(),
             ENTRY_BYTES => {}
             _ => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "half an entry")),
@@ -204,6 +208,14 @@ pub(crate) fn export_entries(reader: &mut impl Read, out: &mut impl Write) -> io
         let phase = phase.name();
         writeln!(out, "{intended_ns},{actual_ns},{received},{connection},{outcome},{phase}")?;
     }
+}
+
+fn unreadable(error: io::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
 
 /// Reads until the array is full or the file ends.

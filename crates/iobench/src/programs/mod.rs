@@ -241,9 +241,9 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
         };
         file += &format!("{}: {}{stacks}\n", program.name(), program.settings());
     }
-    output::print(&format!("{}\n{file}\n", environment.describe()));
     let versus = against(Variant::Unix, against_unix);
-    table::table(&rows, &versus).print();
+    let table = table::table(&rows, &versus).to_string();
+    let printed = output::print(&format!("{}\n{file}\n{table}", environment.describe()));
     let valid = rows.iter().all(|row| row.valid);
     if let Some(files) = files {
         let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
@@ -261,6 +261,7 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
             ..Document::new(environment, experiment, elapsed_s, tcp, rows)
         })?;
     }
+    printed?;
     Ok(valid)
 }
 

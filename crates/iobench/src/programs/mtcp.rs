@@ -13,7 +13,7 @@ use crate::network::veth::PREFIX_BITS;
 use crate::stack::SEGMENT_LIFETIME_MS;
 use crate::sys::socket::CongestionControl;
 
-const REMEDY: &str = "build it with `cargo build --release -p mtcp -p mtcp-preload`";
+const REMEDY: &str = "build it with `cargo build --release -p mtcp-cli -p mtcp-preload`";
 
 /// Number of attempts to query a stack; each waits for half a second.
 const QUESTIONS: u32 = 20;

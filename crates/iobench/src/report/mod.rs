@@ -12,8 +12,6 @@ pub(crate) mod section;
 mod table;
 mod verdict;
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use minijinja::value::Serde;
@@ -21,7 +19,8 @@ use serde::Serialize;
 
 use crate::cli::saved::ReportArgs;
 use crate::engine::environment::Environment;
-use crate::error::{Context, Error, Result};
+use crate::engine::whole_file::WholeFile;
+use crate::error::{Error, Result};
 use crate::output;
 use crate::report::charts::Chart;
 use crate::report::input::Saved;
@@ -45,13 +44,10 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
     let files = arguments.files.iter().map(|file| input::read(file));
     let page = render(&Section::all(files.collect::<Result<_>>()?))?;
     if arguments.output == Path::new("-") {
-        output::print(&page);
-        return Ok(());
+        return output::print(&page);
     }
     let shown = arguments.output.display();
-    File::create(&arguments.output)
-        .and_then(|mut file| file.write_all(page.as_bytes()))
-        .context(format!("write {shown}"), "choose a file in a directory that can be written")?;
+    WholeFile::prepare(&arguments.output)?.write_bytes(page.as_bytes())?;
     output::note(&format!("wrote {shown}; open it in any browser"));
     Ok(())
 }
@@ -114,7 +110,7 @@ pub(crate) fn render(sections: &[Section]) -> Result<String> {
         title: sections.first().map_or("no results", |section| &section.title),
         style: include_str!("page.css"),
         script: include_str!("page.js"),
-        version: env!("IOBENCH_VERSION"),
+        version: env!("MEGAPIPE_VERSION"),
         sections: sections.iter().map(Experiment::of).collect::<Result<_>>()?,
     };
     render_templates(&page)

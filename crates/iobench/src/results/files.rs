@@ -21,7 +21,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
-    /// Exit with status 2 if a result is not valid, for scripts [default: report it, with status 0]
+    /// Exit with status 3 if a result is not valid, for scripts [default: report it, with status 0]
     #[arg(long)]
     pub(crate) strict: bool,
 }

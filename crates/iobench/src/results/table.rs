@@ -10,7 +10,6 @@ use std::ops::Deref;
 use rustix::termios::tcgetwinsize;
 
 use crate::engine::statistics::Interval;
-use crate::output;
 use crate::results::{Ratios, Row, Versus};
 
 /// Width in characters if stdout is no terminal.
@@ -222,10 +221,6 @@ impl<'a> Table<'a> {
             with_remarks: false,
             legend: legend.into(),
         }
-    }
-
-    pub(crate) fn print(&self) {
-        output::print(&self.to_string());
     }
 
     /// The blocks, the legend and the notes, at most `width` wide if enough columns can be left

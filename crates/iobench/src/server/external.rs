@@ -1,5 +1,6 @@
 //! Starts, samples and ends a server that is an external program.
 
+use std::env;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,9 +23,12 @@ use crate::sys::limits::local_ports;
 use crate::sys::process_tree;
 use crate::sys::signals::{Signals, unblock_all};
 use crate::sys::socket::{self, RawAddress};
+use crate::units::parse_duration;
 
-/// Longest time until a server accepts a connection, and until it ends after the signal.
-const START_TIMEOUT_NS: u64 = 30_000_000_000;
+/// Longest time until a server accepts a connection, unless the variable names another.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_VARIABLE: &str = "IOBENCH_START_TIMEOUT";
+/// Longest time until a server ends after the signal.
 const END_TIMEOUT_NS: u64 = 2_000_000_000;
 /// Longest wait until the processes of a killed group are gone. Zombies that no parent reaps never
 /// are.
@@ -119,7 +123,8 @@ impl ExternalProcess {
 
     /// Waits until `ready` returns true for the server, which has just been started.
     pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool, signals: &Signals) -> Result<()> {
-        let deadline_ns = now_ns() + START_TIMEOUT_NS;
+        let timeout = start_timeout()?;
+        let deadline_ns = now_ns() + timeout.as_nanos() as u64;
         loop {
             let ready = ready();
             // Checked first, because a dead server's port may belong to another program.
@@ -142,7 +147,7 @@ impl ExternalProcess {
             if now_ns() > deadline_ns {
                 return Err(Error::setup(
                     format!(
-                        "the server `{}` did not serve at {} within 30 s{}",
+                        "the server `{}` did not serve at {} within {timeout:?}{}",
                         self.name,
                         self.address,
                         self.output.describe(false)
@@ -255,6 +260,14 @@ impl Drop for ExternalProcess {
             self.is_gone_within(KILL_TIMEOUT_NS);
         }
     }
+}
+
+/// Returns the longest time until a server accepts a connection.
+fn start_timeout() -> Result<Duration> {
+    let Some(text) = env::var_os(START_VARIABLE) else { return Ok(START_TIMEOUT) };
+    parse_duration(&text.to_string_lossy()).map_err(|reason| {
+        Error::setup(format!("{START_VARIABLE} is no time: {reason}"), "write, for instance, 2m")
+    })
 }
 
 /// Starts the process with its inherited state: CPUs, limits, namespace, signals.
@@ -373,7 +386,7 @@ mod tests {
         drop(listener);
         // A process that another test has just forked also has the listener until it executes its
         // program.
-        let deadline_ns = now_ns() + START_TIMEOUT_NS;
+        let deadline_ns = now_ns() + START_TIMEOUT.as_nanos() as u64;
         while accepts(address).unwrap_or(false) {
             assert!(now_ns() < deadline_ns, "a port that nobody listens on accepts");
             thread::sleep(Duration::from_millis(5));

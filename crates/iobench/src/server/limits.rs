@@ -1,6 +1,7 @@
 //! Checks, before a server starts, the limits of its number of connections.
 
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, getrlimit, getuid};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::error::{Error, Result};
 use crate::sys::limits::read_trimmed;
@@ -68,7 +69,7 @@ fn task_bounds() -> Result<Vec<Bound>> {
             bounds.push(Bound { name: format!("kernel.{name}"), most, used });
         }
     }
-    if !geteuid().is_root() {
+    if !is_exempt_from_nproc() {
         // The kernel does not report the user's tasks; there are at most as many as in the whole
         // system.
         let most = hard_limit(Resource::Nproc);
@@ -76,6 +77,21 @@ fn task_bounds() -> Result<Vec<Bound>> {
     }
     bounds.extend(cgroup_bounds());
     Ok(bounds)
+}
+
+/// Returns whether `ulimit -u` does not bind this process. In a user namespace it binds root, too,
+/// whose capabilities do not count there.
+fn is_exempt_from_nproc() -> bool {
+    let exempting = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
+    let has_rights = getuid().is_root()
+        || capabilities(None).is_ok_and(|own| own.effective.intersects(exempting));
+    has_rights && is_first_user_namespace(read_trimmed("/proc/self/uid_map").as_deref())
+}
+
+/// Returns whether a user namespace, given its map of users, is the one that the system began with:
+/// all users are themselves. Without a map, it is taken for that one.
+fn is_first_user_namespace(map: Option<&str>) -> bool {
+    map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// Returns the limits of this process's control group and of its ancestors.
@@ -129,6 +145,15 @@ fn hard_limit(resource: Resource) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roots_of_user_namespaces_are_bound_by_limits() {
+        assert!(is_first_user_namespace(Some("0          0 4294967295")));
+        assert!(is_first_user_namespace(None));
+        for map in ["0 1000 1", "0 100000 65536", "0 0 4294967295\n1 1 1", ""] {
+            assert!(!is_first_user_namespace(Some(map)), "{map}");
+        }
+    }
 
     #[test]
     fn what_fits_is_allowed_and_what_does_not_is_refused_by_name() {

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use megapipe::{
-    Accept, Buffer, Channel, Completion, Config, CpuSet, DriverChoice, Event, Handle, Lease, Repeat,
+    Accept, Buffer, Channel, Completion, Config, CpuSet, DriverChoice, DriverReport, Event, Handle,
+    Lease, Repeat,
 };
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::server::listener::Listening;
 use crate::server::response::Reply;
 use crate::server::{Server, ThreadContext};
@@ -26,10 +27,10 @@ pub(crate) struct MegapipeServer {
     steal_interval: Option<Duration>,
 }
 
-pub(crate) static URING: MegapipeServer = MegapipeServer {
+pub(crate) static USUAL: MegapipeServer = MegapipeServer {
     name: "megapipe",
-    description: "the channel over io_uring: partitioned listener, lightweight sockets, batches",
-    driver: DriverChoice::Uring,
+    description: "the channel with a partitioned listener, lightweight sockets and batches",
+    driver: DriverChoice::Auto,
     batch: BATCH,
     accept: Accept::lightweight,
     steal_interval: None,
@@ -37,7 +38,7 @@ pub(crate) static URING: MegapipeServer = MegapipeServer {
 
 pub(crate) static EPOLL: MegapipeServer = MegapipeServer {
     name: "megapipe-epoll",
-    description: "the same program over the channel's epoll driver, which needs no io_uring",
+    description: "the same program over the channel's epoll driver, even where io_uring works",
     driver: DriverChoice::Epoll,
     batch: BATCH,
     accept: Accept::lightweight,
@@ -47,7 +48,7 @@ pub(crate) static EPOLL: MegapipeServer = MegapipeServer {
 pub(crate) static STEALING: MegapipeServer = MegapipeServer {
     name: "megapipe-stealing",
     description: "megapipe, with idle channels that take connections from busy ones",
-    driver: DriverChoice::Uring,
+    driver: DriverChoice::Auto,
     batch: BATCH,
     accept: Accept::lightweight,
     steal_interval: Some(Duration::from_millis(1)),
@@ -57,7 +58,7 @@ pub(crate) static STEALING: MegapipeServer = MegapipeServer {
 pub(crate) static PARTITIONED: MegapipeServer = MegapipeServer {
     name: "megapipe-p",
     description: "megapipe with the partitioned listener alone: no batches, regular descriptors",
-    driver: DriverChoice::Uring,
+    driver: DriverChoice::Auto,
     batch: 1,
     accept: Accept::descriptors,
     steal_interval: None,
@@ -67,13 +68,14 @@ pub(crate) static PARTITIONED: MegapipeServer = MegapipeServer {
 pub(crate) static BATCHED: MegapipeServer = MegapipeServer {
     name: "megapipe-pb",
     description: "megapipe with the partitioned listener and batches, but regular descriptors",
-    driver: DriverChoice::Uring,
+    driver: DriverChoice::Auto,
     batch: BATCH,
     accept: Accept::descriptors,
     steal_interval: None,
 };
 
 const REMEDY: &str = "run `iobench doctor`, which names what this machine lacks";
+const BUG: &str = "report this as a bug";
 /// Batching threshold, as in the report (section 3.4.3).
 const BATCH: u32 = 32;
 /// Completions that are handled before the counters are published.
@@ -88,10 +90,11 @@ impl Server for MegapipeServer {
     }
 
     fn limits(&self) -> &'static str {
-        match self.driver {
-            DriverChoice::Epoll => "ulimit -n; ends peers that leave 4 MiB of split echoes unread",
-            _ => "io_uring; ulimit -n; ends peers that leave 4 MiB of split echoes unread",
-        }
+        "ulimit -n; ends peers that leave 4 MiB of split echoes unread"
+    }
+
+    fn leaves_driver_open(&self) -> bool {
+        self.driver == DriverChoice::Auto
     }
 
     fn listening(&self) -> Listening {
@@ -108,6 +111,16 @@ impl Server for MegapipeServer {
         let stop = server.start()?;
         server.run(stop)
     }
+}
+
+/// Returns the driver that a channel gets on this machine and in this environment, and the reason.
+pub(crate) fn describe_driver() -> Result<String> {
+    // A ring whose destruction the kernel completes later interrupts calls of its thread.
+    let probe = || Channel::<()>::new().map(|channel| channel.driver().clone());
+    let report = std::thread::scope(|scope| scope.spawn(probe).join());
+    let report = report.map_err(|_| Error::setup("a channel's creation panicked", BUG))?;
+    let DriverReport { kind, reason, .. } = file(report, "create a channel")?;
+    Ok(format!("{kind}, because {reason}"))
 }
 
 /// Converts an error of the channel into an error of the program.
@@ -140,7 +153,8 @@ impl EventLoop<'_, '_> {
     /// Starts accepting and watching for the end; returns the handle whose completion is the end.
     fn start(&mut self) -> Result<Handle> {
         let listener = borrow(self.context.shared_listener());
-        let cpus = share_of(self.context.index, self.context.cpus);
+        let cpus: CpuSet =
+            affinity::share_of(self.context.index, self.context.cpus).into_iter().collect();
         let joined = self.channel.register_listener(listener, cpus, Connection::default());
         let listening = file(joined, "take a share of the listening socket")?;
         file(self.channel.accept(listening, (self.accept)()), "accept")?;
@@ -308,33 +322,6 @@ impl EventLoop<'_, '_> {
     fn end(&mut self, connection: Handle) {
         if self.channel.unregister(connection).is_ok() {
             self.context.counters.closed += 1;
-        }
-    }
-}
-
-/// Returns the CPUs whose connections a thread accepts: its own, and its share of the CPUs without
-/// a thread, divided as for the partitioned epoll server.
-fn share_of(thread: usize, cpus: &[usize]) -> CpuSet {
-    let owner = |cpu| cpus.iter().position(|own| *own == cpu).unwrap_or(cpu % cpus.len());
-    (0..affinity::configured_cpus()).filter(|cpu| owner(*cpu) == thread).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_cpu_belongs_to_one_thread() {
-        // More threads than CPUs are unusual, but must not leave a CPU without a thread.
-        for cpus in [vec![0], vec![1, 0], vec![4, 0, 9]] {
-            let shares: Vec<CpuSet> =
-                (0..cpus.len()).map(|thread| share_of(thread, &cpus)).collect();
-            for cpu in 0..affinity::configured_cpus() {
-                let owners: Vec<usize> =
-                    (0..cpus.len()).filter(|thread| shares[*thread].contains(cpu)).collect();
-                let expected = cpus.iter().position(|own| *own == cpu);
-                assert_eq!(owners, [expected.unwrap_or(cpu % cpus.len())], "CPU {cpu}");
-            }
         }
     }
 }

@@ -82,6 +82,11 @@ pub(crate) trait Server: Sync {
         None
     }
 
+    /// Returns whether the environment and the machine determine the driver of its channels.
+    fn leaves_driver_open(&self) -> bool {
+        false
+    }
+
     /// Returns the listening sockets to create before the threads start.
     fn listening(&self) -> Listening;
 
@@ -95,7 +100,7 @@ pub(crate) trait Server: Sync {
 static SERVERS: [&dyn Server; 17] = [
     &epoll::SHARED,
     &epoll::PARTITIONED,
-    &megapipe::URING,
+    &megapipe::USUAL,
     &megapipe::EPOLL,
     &megapipe::STEALING,
     &megapipe::PARTITIONED,
@@ -147,6 +152,21 @@ pub(crate) fn find(name: &str) -> Result<&'static dyn Server> {
             format!("choose from: {}", known.join(", ")),
         )
     })
+}
+
+/// Returns a line about the driver of those servers of iobench whose names leave it open, with the
+/// reason; `None` if there are none. Fails if they could not start.
+pub(crate) fn describe_driver<'a>(names: impl Iterator<Item = &'a str>) -> Result<Option<String>> {
+    let mut open: Vec<&str> = Vec::new();
+    for name in names {
+        if !open.contains(&name) && find(name).is_ok_and(|server| server.leaves_driver_open()) {
+            open.push(name);
+        }
+    }
+    if open.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(format!("driver of {}: {}", open.join(", "), megapipe::describe_driver()?)))
 }
 
 /// Where a server listens.
@@ -226,8 +246,8 @@ impl ThreadContext<'_> {
 }
 
 /// Runs a server with one thread on each of `cpus` until one of `ends` becomes readable or hangs
-/// up, or a thread fails. `started` is called with the port once all threads serve: earlier
-/// connections could be in an accept queue that no thread serves yet.
+/// up, or a thread or `started` fails. `started` is called with the port once all threads serve:
+/// earlier connections could be in an accept queue that no thread serves yet.
 pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
@@ -235,7 +255,7 @@ pub(crate) fn run(
     place: &ServerLocation,
     page: &Page,
     ends: &[OwnedFd],
-    started: impl FnOnce(u16),
+    started: impl FnOnce(u16) -> Result<()>,
 ) -> Result<()> {
     let stacks = server.stack().map(|kind| place.start_stacks(kind, cpus)).transpose()?;
     let listeners = Listeners::create(server.listening(), place.address, cpus)?;
@@ -286,16 +306,18 @@ pub(crate) fn run(
         }
         drop(readiness);
         // A thread that fails drops its sender without a message.
-        if ready.iter().count() == cpus.len() {
-            started(listeners.port);
+        let is_ready = ready.iter().count() == cpus.len();
+        let announced = if is_ready { started(listeners.port) } else { Ok(()) };
+        if announced.is_ok() {
+            wait_for_end(ends, &finished);
         }
-        wait_for_end(ends, &finished);
         end();
-        threads.into_iter().try_for_each(|thread| {
+        let served = threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| {
                 Err(Error::setup("a server thread panicked", "report this as a bug"))
             })
-        })
+        });
+        announced.and(served)
     })
 }
 
@@ -314,6 +336,15 @@ mod tests {
     fn unknown_servers_are_answered_with_the_known_ones() {
         let message = find("nginx").err().unwrap().to_string();
         assert!(message.contains("`nginx`") && message.contains("epoll-partitioned"), "{message}");
+    }
+
+    #[test]
+    fn the_driver_is_described_for_the_servers_that_leave_it_open() {
+        let described = |names: &[&str]| describe_driver(names.iter().copied()).unwrap();
+        assert_eq!(described(&["epoll", "megapipe-epoll", "mtcp", "nginx"]), None);
+        let text = described(&["megapipe", "epoll", "megapipe-pb", "megapipe"]).unwrap();
+        let driver = text.strip_prefix("driver of megapipe, megapipe-pb: ").expect("the names");
+        assert!(driver.contains(", because "), "{text}");
     }
 
     #[test]

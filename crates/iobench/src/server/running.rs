@@ -41,6 +41,14 @@ impl Subject {
         }
     }
 
+    /// Returns the name of a server of iobench.
+    pub(crate) fn own_name(&self) -> Option<&'static str> {
+        match self {
+            Subject::Own(name) => Some(name),
+            Subject::External(_) => None,
+        }
+    }
+
     /// Returns the server's user-level TCP, if it does not use the kernel's.
     pub(crate) fn stack(&self) -> Option<Kind> {
         match self {

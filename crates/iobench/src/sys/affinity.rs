@@ -1,7 +1,7 @@
 //! CPU affinity of this process, pinning, and the coordinator's scheduling priority.
 
 use ::sys::cpus;
-pub(crate) use ::sys::cpus::{restrict_to, set_of};
+pub(crate) use ::sys::cpus::{core_of, online, restrict_to, set_of, share_of};
 
 use crate::error::{Context, Result};
 
@@ -9,11 +9,6 @@ use crate::error::{Context, Result};
 pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
     cpus::allowed()
         .context("read the allowed CPUs", "restrict iobench to CPUs below 1024 with taskset(1)")
-}
-
-/// Returns the number of CPUs that the system is configured for; CPU numbers are below it.
-pub(crate) fn configured_cpus() -> usize {
-    cpus::configured()
 }
 
 /// Binds the calling thread to one CPU.

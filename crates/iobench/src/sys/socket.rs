@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
-use rustix::process::geteuid;
 
 use crate::sys::limits::read_trimmed;
 use crate::sys::{borrow, check};
@@ -25,33 +24,29 @@ pub(crate) struct CongestionControl {
 
 impl CongestionControl {
     /// Picks cubic or reno, because the timers of a pacing congestion control (bbr) would be
-    /// measured instead of the server.
+    /// measured instead of the server. Finds what is permitted by trying: what a user may set
+    /// depends on capabilities in the network namespace, not on the user's number.
     pub(crate) fn pick() -> CongestionControl {
-        let default = default_congestion_control();
-        let list = |name| read_trimmed(&format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
-        let allowed = list(if geteuid().is_root() {
-            "tcp_available_congestion_control"
-        } else {
-            "tcp_allowed_congestion_control"
-        });
-        pick_from(&default, &allowed)
+        pick_from(&default_congestion_control(), may_set)
     }
+}
+
+/// Returns whether this process may choose a congestion control for a socket.
+fn may_set(name: &str) -> bool {
+    let socket = new_tcp(AddressFamily::INET).or_else(|_| new_tcp(AddressFamily::INET6));
+    socket.is_ok_and(|socket| sockopt::set_tcp_congestion(&socket, name).is_ok())
 }
 
 pub(crate) fn default_congestion_control() -> String {
     read_trimmed("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|| "unknown".into())
 }
 
-fn pick_from(default: &str, allowed: &str) -> CongestionControl {
-    let wanted = ["cubic", "reno"]
-        .into_iter()
-        .find(|name| *name == default)
-        .or_else(|| {
-            ["cubic", "reno"]
-                .into_iter()
-                .find(|name| allowed.split_whitespace().any(|a| a == *name))
-        })
-        .unwrap_or(default);
+fn pick_from(default: &str, may_set: impl Fn(&str) -> bool) -> CongestionControl {
+    const WITHOUT_PACING: [&str; 2] = ["cubic", "reno"];
+    let wanted = match WITHOUT_PACING.contains(&default) {
+        true => default,
+        false => WITHOUT_PACING.into_iter().find(|name| may_set(name)).unwrap_or(default),
+    };
     CongestionControl { name: wanted.to_owned(), must_be_set: wanted != default }
 }
 
@@ -75,6 +70,20 @@ impl RawAddress {
 
     pub(crate) fn bind(&self, fd: RawFd) -> io::Result<()> {
         Ok(rustix::net::bind(borrow(fd), &self.0)?)
+    }
+}
+
+/// Returns the remedy for an error of connect(2), which is `usual` unless the cause is here.
+pub(crate) fn connect_remedy(error: &io::Error, usual: &'static str) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => {
+            "no local port is free for it: wait until connections in TIME-WAIT are gone (`ss -s` \
+             counts them) or widen net.ipv4.ip_local_port_range; without any, check that this \
+             machine has an address in that network"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "check the address and the routes to it",
+        _ => usual,
     }
 }
 
@@ -151,15 +160,42 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<usize, i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
+    fn what_is_picked_can_be_set_with_and_without_capabilities() {
+        let picked_can_be_set = || {
+            let picked = CongestionControl::pick();
+            let socket = new_tcp(AddressFamily::INET).unwrap();
+            set_congestion_control(socket.as_raw_fd(), &picked).unwrap();
+        };
+        picked_can_be_set();
+        let without = move || {
+            ::sys::capabilities::retain(::sys::capabilities::CapabilitySet::empty()).unwrap();
+            picked_can_be_set();
+        };
+        // In a thread of its own: the others keep what they have.
+        std::thread::spawn(without).join().unwrap();
+    }
+
+    #[test]
+    fn a_lack_of_ports_is_not_taken_for_a_lack_of_a_server() {
+        let remedy = |errno| connect_remedy(&io::Error::from_raw_os_error(errno), "usual");
+        assert_eq!(remedy(libc::ECONNREFUSED), "usual");
+        assert!(remedy(libc::EADDRNOTAVAIL).contains("no local port is free"));
+    }
+
+    #[test]
     fn pacing_defaults_are_replaced() {
-        let pick = pick_from("bbr", "reno bbr cubic");
+        let pick = pick_from("bbr", |_| true);
         assert_eq!((pick.name.as_str(), pick.must_be_set), ("cubic", true));
-        let pick = pick_from("reno", "reno cubic");
+        let pick = pick_from("bbr", |name| name == "reno");
+        assert_eq!((pick.name.as_str(), pick.must_be_set), ("reno", true));
+        let pick = pick_from("reno", |_| true);
         assert_eq!((pick.name.as_str(), pick.must_be_set), ("reno", false));
-        let pick = pick_from("bbr", "bbr");
+        let pick = pick_from("bbr", |_| false);
         assert_eq!((pick.name.as_str(), pick.must_be_set), ("bbr", false));
     }
 }

@@ -30,7 +30,7 @@ use crate::record::{Record, TaskInfo};
 use crate::spans::Span;
 use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
 use crate::wheel::{TimerKey, Wheel};
-use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
+use megapipe::{Channel, Completion, Config, CpuSet, DriverKind, Event, Handle, Repeat};
 use slotmap::{Key, SlotMap};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -112,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) remote: Arc<Remote>,
     /// The core's number in its runtime.
     pub(crate) index: usize,
+    pub(crate) driver: DriverKind,
     /// The CPUs whose connections this core accepts.
     pub(crate) cpus: CpuSet,
     pub(crate) stop: Stop,
@@ -156,6 +157,7 @@ impl Core {
         Ok(Rc::new(Core {
             remote: Remote::new(waker),
             index,
+            driver: channel.driver().kind,
             cpus,
             stop: Stop::default(),
             spare: SpareVectors::default(),

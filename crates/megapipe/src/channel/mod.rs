@@ -37,16 +37,18 @@ use std::time::Duration;
 /// # Order
 ///
 /// The channel executes the requests of one direction of a handle in the order of submission; each
-/// begins when the one before it has ended. The two directions are independent. Reads and writes of
-/// a file at an offset have no order.
+/// begins when the one before it has ended. If a write to a stream fails part-way, those behind it
+/// are not begun and complete with `ECANCELED`. The two directions are independent. Reads and
+/// writes of a file at an offset have no order.
 ///
 /// # Dropping
 ///
 /// Dropping the channel has four steps. It lets handles that are being closed write their queued
-/// output, for at most one second. It cancels everything else and waits at most two seconds until
-/// the kernel no longer uses its memory; memory that the kernel uses after that is leaked rather
-/// than freed. It closes the registered sources. It leaves its share of partitioned listeners to
-/// the other channels.
+/// output, for at most one second, and resets TCP connections that then have output left, so that
+/// their peers do not take a part for the whole. It cancels everything else and waits at most two
+/// seconds until the kernel no longer uses its memory; memory that the kernel uses after that is
+/// leaked rather than freed. It closes the registered sources. It leaves its share of partitioned
+/// listeners to the other channels.
 pub struct Channel<C = ()> {
     engine: Engine,
     cookies: Vec<Option<C>>,
@@ -197,9 +199,10 @@ impl<C> Channel<C> {
     /// call of its own. Until then a receive in flight may take data from a duplicate of the
     /// descriptor.
     ///
-    /// The result of that event reports a queued write that failed. If the peer takes nothing for
-    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A listener's
-    /// undelivered connections are closed, too.
+    /// The result of that event reports a queued write that failed; the handle is then aborted, so
+    /// that the peer does not take a part for the whole. It is aborted, too, if a write had failed
+    /// part-way before. If the peer takes nothing for [`Config::close_timeout`], the handle is
+    /// aborted and the result is `ETIMEDOUT`. A listener's undelivered connections are closed, too.
     ///
     /// # Input that arrives during the close
     ///

@@ -104,7 +104,7 @@ impl Engine {
 
     /// Ends the waiting requests of a lane; marks the one that the driver has as cancelled, and
     /// returns it.
-    fn empty_lane(&mut self, key: Key, lane: Lane) -> Option<Key> {
+    pub(super) fn empty_lane(&mut self, key: Key, lane: Lane) -> Option<Key> {
         let member = self.members.get_mut(key)?;
         let mut waiting = Vec::new();
         let mut active = None;

@@ -243,7 +243,7 @@ impl Engine {
             return None;
         }
         let Command::Watch(words) = &request.command else { return None };
-        if self.mailbox.as_ref().is_some_and(|(_, key)| *key == handle) {
+        if self.is_mailbox(handle) {
             self.restart(id);
             self.process_mailbox();
             return None;
@@ -396,6 +396,13 @@ impl Engine {
         }
         if member.kind == Kind::Stream && (result == -libc::ECONNRESET || request.reads()) {
             result = self.end_of_stream(handle, result);
+        }
+        let request = self.requests.get(id)?;
+        let member = self.members.get_mut(handle)?;
+        if matches!(member.kind, Kind::Stream | Kind::Pipe) && request.ends_part_way(result) {
+            member.extras().cut = true;
+            self.release_lane(handle, Lane::Outbound);
+            self.empty_lane(handle, Lane::Outbound);
         }
         let request = self.finish(id)?;
         if request.connects() {

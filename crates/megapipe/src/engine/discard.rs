@@ -12,9 +12,10 @@
 //! data still arrive.
 //!
 //! A close that does not wait that long costs no further operation and discards nothing: then
-//! unread input resets the connection. Members with a second descriptor from the channel
-//! ([`Channel::descriptor`](crate::Channel::descriptor)) discard nothing either, because the input
-//! and the direction belong to that descriptor, too.
+//! unread input resets the connection. So if both ends close within that time of each other, the
+//! one that discards first may let the other end its wait too early, and see a reset. Members with
+//! a second descriptor from the channel ([`Channel::descriptor`](crate::Channel::descriptor))
+//! discard nothing either, because the input and the direction belong to that descriptor, too.
 
 use super::deadlines::Purpose;
 use super::member::Phase;

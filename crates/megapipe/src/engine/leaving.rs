@@ -2,17 +2,17 @@
 //!
 //! The application cannot use a leaving member; the only further completion of the handle is one
 //! [`Event::Close`]. The member's inbound requests are cancelled, its outbound ones continue in
-//! order. When the last of them is complete, the endpoint is closed; when the driver has released
-//! everything, the event is delivered. So the event also means that the memory of all requests is
-//! free. Input that arrives while a stream socket has to wait for its output is discarded, see
-//! [`discard`](super::discard).
+//! order, until one fails, which aborts the member. When the last of them is complete, the endpoint
+//! is closed; when the driver has released everything, the event is delivered. So the event also
+//! means that the memory of all requests is free. Input that arrives while a stream socket has to
+//! wait for its output is discarded, see [`discard`](super::discard).
 
 use super::deadlines::Purpose;
 use super::discard::BEGIN_AFTER;
 use super::member::{Closing, Input, Leaving};
-use super::{Command, Engine, Lane, Member, Request};
+use super::{Command, Engine, LAST_WRITES, Lane, Member, Request};
 use crate::completion::{Completion, Event};
-use crate::driver::Outcome;
+use crate::driver::{Object, Outcome};
 use crate::error::Error;
 use crate::slab::Key;
 use crate::source::Kind;
@@ -51,6 +51,10 @@ impl Engine {
 
     fn begin_leaving(&mut self, key: Key, tells: bool) {
         self.mark_leaving(key, tells);
+        if self.members.get(key).is_some_and(Member::is_cut) {
+            self.abort_leaving(key, None);
+            return;
+        }
         let timeout = self.config.close_timeout;
         let Some(member) = self.members.get_mut(key) else { return };
         if member.active[Lane::Outbound as usize].is_some()
@@ -112,16 +116,58 @@ impl Engine {
             return;
         }
         if kind == Kind::Stream {
-            // Closing resets the connection: the peer must not take the last written byte for the
-            // end of the stream. Only TCP supports this option; other sources refuse it.
-            let mut linger = [0; 8];
-            linger[..4].copy_from_slice(&1i32.to_ne_bytes());
-            let level = libc::SOL_SOCKET;
-            let _ = self.driver.set_option(object, level, libc::SO_LINGER, &linger);
+            self.make_close_reset(object);
         }
         self.drop_lane(key, Lane::Outbound);
         self.cancel_active(key, Lane::Outbound);
         self.proceed(key);
+    }
+
+    /// Makes closing the endpoint reset the connection: the peer must not take the last written
+    /// byte for the end of the stream. Only TCP supports this option; other sources refuse it.
+    fn make_close_reset(&mut self, object: Object) {
+        let mut linger = [0; 8];
+        linger[..4].copy_from_slice(&1i32.to_ne_bytes());
+        let _ = self.driver.set_option(object, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    }
+
+    /// Writes the output that needs no wait, and makes closing reset the connections that still
+    /// have some, because the channel ends. Drops all other outcomes.
+    pub(super) fn reset_unwritten(&mut self) {
+        let until = Instant::now() + LAST_WRITES;
+        let mut goes_on = true;
+        while goes_on && !self.unwritten().is_empty() && Instant::now() < until {
+            if self.driver.flush().is_err()
+                || self.driver.collect(&mut self.ready, Some(Duration::ZERO)).is_err()
+            {
+                break;
+            }
+            goes_on = false;
+            for outcome in std::mem::take(&mut self.ready) {
+                let request = Key::from_tag(outcome.tag).and_then(|id| self.requests.get(id));
+                if request.is_some_and(|request| request.lane == Lane::Outbound) {
+                    drop(self.complete(outcome));
+                    goes_on = true;
+                }
+            }
+        }
+        for object in self.unwritten() {
+            self.make_close_reset(object);
+        }
+    }
+
+    /// Returns the streams that have output left, or whose output failed part-way.
+    fn unwritten(&self) -> Vec<Object> {
+        let members = self.members.keys().filter_map(|key| self.members.get(key));
+        let is_unwritten = |member: &&Member| {
+            let active = member.active[Lane::Outbound as usize];
+            let writes = active.and_then(|id| self.requests.get(id)).is_some_and(Request::writes);
+            let is_closing = member.leaving.as_deref().is_some_and(Leaving::is_closing);
+            member.kind == Kind::Stream
+                && !is_closing
+                && (writes || member.is_cut() || member.has_waiting(Lane::Outbound))
+        };
+        members.filter(is_unwritten).map(|member| member.object).collect()
     }
 
     /// Takes the next step of a leaving member when its time has come: discards its input if it has
@@ -179,6 +225,7 @@ impl Engine {
         let member = self.members.get_mut(key)?;
         let leaving = member.leaving.as_deref_mut()?;
         let result = outcome.result;
+        let mut is_cut = false;
         if leaving.input.is_lingering() {
             // The kernel may have had no thread to shut down writing. The error does not matter,
             // because all output is written.
@@ -201,9 +248,16 @@ impl Engine {
             }
             if result < 0 && result != -libc::ECANCELED {
                 leaving.failure.get_or_insert(-result);
+                is_cut = matches!(member.kind, Kind::Stream | Kind::Pipe) && request.writes();
             }
         }
+        if is_cut {
+            // The peer would take what is queued behind it for the rest.
+            self.drop_lane(key, Lane::Outbound);
+        }
         if !outcome.more {
+            let request = self.requests.get(id)?;
+            let member = self.members.get_mut(key)?;
             let connects = request.connects();
             if connects {
                 member.connecting = false;
@@ -214,6 +268,9 @@ impl Engine {
             }
         }
         drop(outcome);
+        if is_cut {
+            self.abort_leaving(key, None);
+        }
         self.proceed(key);
         self.report_closed(key)
     }

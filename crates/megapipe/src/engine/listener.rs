@@ -52,7 +52,6 @@ impl Engine {
         let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         listener.lightweight = wish.lightweight;
         listener.peer = wish.peer;
-        listener.paused = false;
         listener.wanted = match wish.count {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
             None => FOREVER,
@@ -275,15 +274,14 @@ impl Engine {
             _ => {}
         }
         let passes = passes(errno);
-        if passes {
-            // Another accept would fail again at once.
-            listener.paused = true;
-            let pause = listener.pause;
-            listener.pause = (2 * pause).min(LONGEST_PAUSE);
-            self.plan(Instant::now() + pause, key, Purpose::AcceptAgain);
-        } else {
+        if !passes {
             listener.wanted = 0;
         }
+        // Another accept would fail again at once, also one that the application requests now.
+        listener.paused = true;
+        let pause = listener.pause;
+        listener.pause = (2 * pause).min(LONGEST_PAUSE);
+        self.plan(Instant::now() + pause, key, Purpose::AcceptAgain);
         self.disarm(key);
         let error = match errno {
             TABLE_FULL => self.table_full(),

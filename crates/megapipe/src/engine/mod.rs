@@ -95,12 +95,19 @@ impl Engine {
         Handle { index, generation, channel: self.id }
     }
 
-    /// Returns the key of a handle; fails if the handle belongs to another channel.
+    /// Returns the key of a handle; fails if the handle belongs to another channel, or is no member
+    /// of the application.
     pub(crate) fn key(&self, handle: Handle) -> Result<Key, Error> {
         if handle.channel != self.id {
             return Err(Error::UnknownHandle);
         }
-        Key::new(handle.index, handle.generation).ok_or(Error::UnknownHandle)
+        let key = Key::new(handle.index, handle.generation).ok_or(Error::UnknownHandle)?;
+        if self.is_mailbox(key) { Err(Error::UnknownHandle) } else { Ok(key) }
+    }
+
+    /// Returns whether this is the channel's own member.
+    pub(crate) fn is_mailbox(&self, key: Key) -> bool {
+        self.mailbox.as_ref().is_some_and(|(_, mailbox)| *mailbox == key)
     }
 
     /// Fails if the caller is a forked child of the process that created the channel.
@@ -132,7 +139,8 @@ impl Engine {
 
     /// Iterates over the handles of the members that are not leaving, in index order.
     pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
-        self.members.keys().filter(|key| self.member(*key).is_ok()).map(|key| self.handle(key))
+        let is_listed = |key: &Key| self.member(*key).is_ok() && !self.is_mailbox(*key);
+        self.members.keys().filter(is_listed).map(|key| self.handle(key))
     }
 
     /// Registers a source. On failure returns it, unless it belongs to another channel.
@@ -167,7 +175,8 @@ impl Engine {
     /// Determines the kind of a source and whether it may be registered.
     fn admit(&mut self, source: &Source) -> Result<Kind, Error> {
         self.check_process()?;
-        if self.members.len() >= self.config.max_handles as usize {
+        let members = self.members.len() - usize::from(self.mailbox.is_some());
+        if members >= self.config.max_handles as usize {
             self.counters.refused += 1;
             return Err(Error::TooManyHandles { limit: self.config.max_handles });
         }
@@ -505,6 +514,7 @@ impl Drop for Engine {
             let orphans = self.leave(key);
             self.report_orphans(orphans.len());
         }
+        self.reset_unwritten();
         let keys: Vec<Key> = self.members.keys().collect();
         for key in &keys {
             self.cancel_pending(*key);

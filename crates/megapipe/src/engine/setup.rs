@@ -39,7 +39,8 @@ impl Engine {
             driver: ManuallyDrop::new(driver),
             report,
             pools,
-            members: Slab::new(config.max_handles),
+            // One for the mailbox.
+            members: Slab::new(config.max_handles.saturating_add(1)),
             requests: Slab::new(config.max_requests),
             config,
             ready: VecDeque::new(),
@@ -62,8 +63,8 @@ fn setup_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
             Some(libc::EMFILE) => "raise the limit on open files (ulimit -n)",
             Some(libc::ENFILE) => "raise the system's limit on open files (sysctl fs.file-max)",
             Some(libc::EPERM | libc::ENOSYS) => {
-                "run `iobench doctor` for the cause, or use the epoll driver \
-                 (MEGAPIPE_DRIVER=epoll)"
+                "run `iobench doctor` for the cause, or ask for the driver epoll or auto instead \
+                 of uring"
             }
             _ => "run `iobench doctor`, which names what the system lacks",
         };
@@ -124,10 +125,19 @@ fn kernel(
         Err(refusal) => refusal,
     };
     let cause = match refusal {
-        Refusal::Failed(error) if choice == DriverChoice::Uring || !bars_rings(&error) => {
+        Refusal::Failed(error) if choice == DriverChoice::Uring || !permits_epoll(&error) => {
             return Err(setup_error("create the ring")(error));
         }
-        Refusal::Failed(error) => probe::ring_error_advice(&error).0,
+        Refusal::Failed(error) => {
+            let (cause, remedy) = probe::ring_error_advice(&error);
+            if is_memory_short(&error) {
+                await_end_of_ring();
+                tracing::warn!(cause, remedy, "a channel uses epoll instead of io_uring");
+                format!("{cause}; {remedy}")
+            } else {
+                cause
+            }
+        }
         Refusal::Lacks(lack) if choice == DriverChoice::Uring => return Err(missing(&lack)),
         Refusal::Lacks(lack) => {
             await_end_of_ring();
@@ -176,9 +186,7 @@ fn retry_on_enomem<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refu
     let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
     loop {
         match (create(), pauses.next()) {
-            (Err(Refusal::Failed(error)), Some(pause))
-                if error.raw_os_error() == Some(libc::ENOMEM) =>
-            {
+            (Err(Refusal::Failed(error)), Some(pause)) if is_memory_short(&error) => {
                 std::thread::sleep(pause);
             }
             (result, _) => return result,
@@ -191,13 +199,19 @@ fn epoll(config: &Config, pools: &Pools) -> Result<Box<dyn Driver>, Error> {
     Ok(Box::new(driver))
 }
 
-/// Returns whether the error means that io_uring is unavailable, as opposed to a lack of resources,
-/// which falling back to another driver must not hide.
-fn bars_rings(error: &io::Error) -> bool {
-    matches!(
+/// Returns whether the channel may use epoll after this error: io_uring is unavailable, or there is
+/// no memory for a ring, because all rings of a user share the locked memory. Another driver must
+/// not hide that other resources are short.
+fn permits_epoll(error: &io::Error) -> bool {
+    let unavailable = matches!(
         error.raw_os_error(),
         Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL | libc::EOPNOTSUPP)
-    )
+    );
+    unavailable || is_memory_short(error)
+}
+
+fn is_memory_short(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOMEM)
 }
 
 #[cfg(test)]
@@ -222,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lack_of_resources_is_no_reason_for_another_driver() {
-        for errno in [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EAGAIN] {
-            assert!(!bars_rings(&io::Error::from_raw_os_error(errno)));
+    fn a_lack_of_descriptors_is_no_reason_for_another_driver() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::EAGAIN] {
+            assert!(!permits_epoll(&io::Error::from_raw_os_error(errno)));
         }
-        for errno in [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EINVAL] {
-            assert!(bars_rings(&io::Error::from_raw_os_error(errno)));
+        for errno in [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EINVAL, libc::ENOMEM] {
+            assert!(permits_epoll(&io::Error::from_raw_os_error(errno)));
         }
     }
 }

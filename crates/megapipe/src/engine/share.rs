@@ -8,7 +8,7 @@ use crate::driver::Output;
 use crate::error::Error;
 use crate::partition::{Mailbox, Membership, Queue, QueueChange};
 use crate::slab::Key;
-use crate::source::{Endpoint, Kind, Socket, wake_pair};
+use crate::source::{Endpoint, Kind, Socket, Source, wake_pair};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +54,9 @@ impl Engine {
             return Ok(Arc::clone(mailbox));
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
-        let key = self.register(source.into()).map_err(|(error, _)| error)?;
+        let attached = self.driver.attach(Source::from(source).endpoint, Kind::Wake);
+        let object = attached.map_err(|unattached| Error::system("attach")(unattached.error))?;
+        let key = self.enroll(Member::new(object, Kind::Wake))?;
         let watch = Request::new(Command::Watch(Box::default()), Lane::Inbound).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;
         let mailbox = Mailbox::new(waker);

@@ -18,10 +18,20 @@ use std::time::{Duration, Instant};
 const FIRST_WINDOW: u64 = 16;
 const LONGEST_WINDOW: u64 = 64;
 
-/// The members are unequal if the one with the most accepts has more than this many times those of
-/// the one with the fewest. With two members and random CPUs, this happens by chance in one of
-/// 7,000 first windows and in none of 10¹² of the longest.
-const UNEQUAL: u64 = 8;
+/// The members are unequal if the squared coefficient of variation of their accepts is above this:
+/// if fewer than about half of the members get all connections. The estimate counts pairs of
+/// accepts of the same member, so that chance alone gives zero on average for any number of
+/// members.
+const UNEQUAL: f64 = 0.9;
+
+/// The same for two members, whose coefficient is at most 1: one has nine times the accepts of the
+/// other. By chance, random CPUs reach it in the first windows of one of 3,000 pairs, and almost
+/// never in later windows or in larger groups.
+const UNEQUAL_PAIR: f64 = 0.6;
+
+/// While connections are distributed at random, a member is stuck if another one has more than this
+/// many times its accepts, and many connections wait in its queue.
+const STUCK: u64 = 8;
 
 /// Shortest time of rebalancing before steering by CPU is tried again.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
@@ -34,6 +44,13 @@ pub(super) enum Steering {
     ByCpu,
     /// The queue of any member, at random (rebalancing).
     Spread,
+}
+
+impl Steering {
+    /// The steering in an epoch of the [`Board`].
+    fn of(epoch: u64) -> Steering {
+        if epoch & 1 == 0 { Steering::ByCpu } else { Steering::Spread }
+    }
 }
 
 const FREE: u8 = 0;
@@ -85,7 +102,7 @@ impl Board {
     }
 
     pub(super) fn steering(&self) -> Steering {
-        if self.epoch() & 1 == 0 { Steering::ByCpu } else { Steering::Spread }
+        Steering::of(self.epoch())
     }
 
     /// Records the new steering, and invalidates earlier counts. This method and the following ones
@@ -148,12 +165,24 @@ impl Board {
             (count.wrapping_sub(since.get(number).copied().unwrap_or(count)), number)
         });
         let (mut most, mut fewest) = (0, None::<(u64, usize)>);
+        let (mut members, mut total, mut pairs) = (0.0, 0.0, 0.0);
         for member in accepted {
             most = most.max(member.0);
             fewest = Some(fewest.map_or(member, |fewest| fewest.min(member)));
+            let count = member.0 as f64;
+            members += 1.0;
+            total += count;
+            pairs += count * (count - 1.0);
         }
-        let last = fewest
-            .filter(|(fewest, _)| most >= FIRST_WINDOW && fewest.saturating_mul(UNEQUAL) < most);
+        let is_unequal = |fewest: u64| match Steering::of(epoch) {
+            // Counts differ by chance, the more so the more members there are.
+            Steering::ByCpu => {
+                let bound = if members > 2.0 { UNEQUAL } else { UNEQUAL_PAIR };
+                members * pairs > (1.0 + bound) * total * (total - 1.0)
+            }
+            Steering::Spread => fewest.saturating_mul(STUCK) < most,
+        };
+        let last = fewest.filter(|(fewest, _)| most >= FIRST_WINDOW && is_unequal(*fewest));
         let has_paused = |(number, slot): (usize, &Slot)| self.is_target(number) && slot.is(PAUSED);
         let is_target_paused = self.taken().any(has_paused);
         Finding { epoch, last: last.map(|(_, slot)| slot), is_target_paused }
@@ -317,7 +346,7 @@ mod tests {
 
     #[test]
     fn equal_members_find_nothing_and_never_read_the_clock() {
-        let (_, mut tallies) = members(4);
+        let (_, mut tallies) = members(2);
         for _ in 0..10_000 {
             for tally in &mut tallies {
                 assert_eq!(tally.accepted_at(|_| panic!("the clock is read")), None);
@@ -331,6 +360,41 @@ mod tests {
                     .iter_mut()
                     .for_each(|tally| assert_eq!(tally.accepted_at(|_| START), None));
             }
+        }
+    }
+
+    /// Lets members accept `each` connections on average, each of a random CPU of the first
+    /// `active` members; returns whether there is a finding.
+    fn accept_at_random(count: usize, active: usize, each: usize, seed: &mut u64) -> bool {
+        let (_, mut tallies) = members(count);
+        (0..each * count).any(|_| {
+            *seed ^= *seed << 13;
+            *seed ^= *seed >> 7;
+            *seed ^= *seed << 17;
+            tallies[(*seed >> 11) as usize % active].accepted_at(|_| START).is_some()
+        })
+    }
+
+    #[test]
+    fn chance_is_no_inequality_for_any_number_of_members() {
+        let mut seed = 0x9E37_79B9_7F4A_7C15;
+        for (count, runs) in
+            [(2, 1000), (3, 1000), (4, 500), (8, 100), (16, 30), (64, 4), (256, 1), (1024, 1)]
+        {
+            let found =
+                (0..runs).filter(|_| accept_at_random(count, count, 200, &mut seed)).count();
+            assert!(found * 500 <= runs, "{count} members: {found} of {runs} runs");
+        }
+    }
+
+    #[test]
+    fn members_that_get_nothing_are_found_among_any_number() {
+        let mut seed = 0x9E37_79B9_7F4A_7C15;
+        for (count, active) in
+            [(2, 1), (3, 1), (4, 1), (8, 3), (16, 6), (64, 24), (256, 1), (256, 96), (1024, 384)]
+        {
+            let is_found = accept_at_random(count, active, 40, &mut seed);
+            assert!(is_found, "{active} of {count} members accept");
         }
     }
 

@@ -6,15 +6,11 @@ use super::mailbox::{Mailbox, Queue, QueueChange};
 use super::program;
 use super::socket::{self, Orphans};
 use crate::cpuset::CpuSet;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tracing::{debug, info, warn};
-
-/// How long the last member to leave waits for half-open handshakes. On a busy machine the kernel
-/// answers even its own packets late, in a thread that waits for the CPU.
-const HALF_DONE: Duration = Duration::from_millis(50);
 
 /// The member with the fewest accepts of all counts as busy, not idle, if its queue has more
 /// connections than this.
@@ -196,11 +192,13 @@ impl Group {
         leaver.mailbox.forget(member);
         self.board.free_slot(leaver.slot);
         let mut shares = self.shares.clone();
-        for position in 0..shares.len() {
-            let successor = self.least_laden(&shares);
-            if let (true, Some(successor)) = (shares[position].holder == member, successor) {
-                shares[position].holder = successor;
-            }
+        let mut loads = self.loads(&shares);
+        for share in shares.iter_mut().filter(|share| share.holder == member) {
+            let Some((successor, held)) = loads.iter_mut().min_by_key(|(_, held)| *held) else {
+                break;
+            };
+            share.holder = *successor;
+            *held += 1;
         }
         self.commit(shares, None);
         let was_spread = self.board.steering() == Steering::Spread;
@@ -262,7 +260,7 @@ impl Group {
                 warn!(%error, "queues are closed while connections may still arrive in them");
             }
             socket::await_grace_period();
-            std::thread::sleep(HALF_DONE);
+            finish_handshakes(original);
         }
         for share in &self.shares {
             if let Err(error) = socket::deafen(share.queue.descriptor.as_fd()) {
@@ -295,10 +293,14 @@ impl Group {
         self.members.iter().find(|other| other.id == member).map(|member| member.main)
     }
 
-    /// Returns the member with the fewest of these shares.
-    fn least_laden(&self, shares: &[Share]) -> Option<u64> {
-        let held = |id| shares.iter().filter(|share| share.holder == id).count();
-        self.members.iter().map(|member| member.id).min_by_key(|id| held(*id))
+    /// Returns the members with the numbers of these shares that they hold.
+    fn loads(&self, shares: &[Share]) -> Vec<(u64, usize)> {
+        let mut held: HashMap<u64, usize> = HashMap::new();
+        for share in shares {
+            *held.entry(share.holder).or_default() += 1;
+        }
+        let load = |member: &Member| (member.id, held.get(&member.id).copied().unwrap_or(0));
+        self.members.iter().map(load).collect()
     }
 
     fn is_main(&self, queue: u64) -> bool {
@@ -397,7 +399,10 @@ impl Group {
             return None;
         }
         let stays = |id: &u64| self.members.iter().any(|member| member.id == *id);
-        self.original_holder.filter(stays).or_else(|| self.least_laden(&self.shares))
+        self.original_holder.filter(stays).or_else(|| {
+            let loads = self.loads(&self.shares).into_iter();
+            loads.min_by_key(|(_, held)| *held).map(|(id, _)| id)
+        })
     }
 
     /// Notifies the former and the new holder of a queue; `is_direct` if the new one gets it as a
@@ -432,6 +437,20 @@ fn empty(queue: BorrowedFd<'_>, orphans: &mut Orphans) {
             }
         }
     }
+}
+
+/// Gives half-open handshakes time to end. On a busy machine the kernel answers even its own
+/// packets late, in a thread that waits for the CPU.
+#[cfg(not(test))]
+fn finish_handshakes(_original: BorrowedFd<'_>) {
+    std::thread::sleep(std::time::Duration::from_millis(50));
+}
+
+/// Waits for as long as it takes: the tests of this crate count every connection.
+#[cfg(test)]
+fn finish_handshakes(original: BorrowedFd<'_>) {
+    let original = std::net::TcpListener::from(original.try_clone_to_owned().unwrap());
+    testkit::await_handshakes(original.local_addr().unwrap().port());
 }
 
 #[cfg(test)]

@@ -258,37 +258,10 @@ fn listener_info(listener: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
 
 /// Returns the CPUs that the machine may ever have; `None` if that is unknown.
 pub(super) fn possible_cpus() -> Option<CpuSet> {
-    parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?)
+    Some(sys::cpus::listed("possible")?.into_iter().collect())
 }
 
 /// Returns the CPUs that process packets now; `None` if that is unknown.
 pub(super) fn online_cpus() -> Option<CpuSet> {
-    parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?)
-}
-
-/// Parses the kernel's notation, such as `0-3,8`.
-fn parse_cpus(list: &str) -> Option<CpuSet> {
-    let mut cpus = CpuSet::empty();
-    for range in list.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-        (first..=last.min(first.saturating_add(65_536))).for_each(|cpu| cpus.insert(cpu));
-    }
-    Some(cpus)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_lists_of_cpus_are_understood() {
-        let of = |cpus: &[usize]| Some(cpus.iter().copied().collect::<CpuSet>());
-        assert_eq!(parse_cpus("0-1\n"), of(&[0, 1]));
-        assert_eq!(parse_cpus("0,2-3,9"), of(&[0, 2, 3, 9]));
-        assert_eq!(parse_cpus("7"), of(&[7]));
-        assert_eq!(parse_cpus(""), None);
-        assert_eq!(parse_cpus("0-x"), None);
-        assert!(possible_cpus().is_some_and(|cpus| cpus.contains(0)));
-    }
+    Some(sys::cpus::listed("online")?.into_iter().collect())
 }

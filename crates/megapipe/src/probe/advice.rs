@@ -102,7 +102,10 @@ fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
             OLD,
         ),
         Some(libc::ENOMEM) => (
-            format!("no memory for a ring: {} of locked memory are allowed", locked_memory()),
+            format!(
+                "no memory for a ring: all rings of a user may lock {} together",
+                locked_memory()
+            ),
             MEMORY,
         ),
         Some(libc::EMFILE) => ("no descriptor left in this process for a ring".into(), FILES),

@@ -358,3 +358,32 @@ impl Read for Gentle {
         }
     }
 }
+
+/// The peers of connections with queued output see a reset, the others an end.
+pub(crate) fn a_dropped_channel_resets_what_it_has_not_written(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let mut pairs = Vec::new();
+    for number in 0..8 {
+        let pair = if number < 4 { rig.lightweight_pair() } else { rig.tcp_pair() };
+        pairs.push((number, pair));
+    }
+    for (number, (_, handle)) in &pairs {
+        let bytes = if number % 2 == 0 { STUCK_BYTES } else { 100 };
+        rig.write(*handle, vec![1; bytes]).unwrap();
+        rig.write(*handle, b"end").unwrap();
+        if number % 4 >= 2 {
+            rig.close(*handle).unwrap();
+        }
+    }
+    drop(rig);
+    for (number, (mut peer, _)) in pairs {
+        let mut found = Vec::new();
+        let end = peer.read_to_end(&mut found).map_err(|error| error.kind());
+        if number % 2 == 0 {
+            assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset), "connection {number}");
+            assert!(found.len() < STUCK_BYTES, "connection {number}");
+        } else {
+            assert_eq!(end.map(|_| found.len()), Ok(103), "connection {number}");
+        }
+    }
+}

@@ -94,6 +94,24 @@ pub(crate) fn a_stuck_write_is_over_time(driver: DriverChoice) {
     reader.join().unwrap();
 }
 
+pub(crate) fn nothing_is_written_behind_a_stuck_write(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (mut ours, handle) = rig.tcp_pair();
+    rig.set_time_limit(handle, Direction::Outbound, LIMIT).unwrap();
+    for bytes in [STUCK_BYTES, 4, 4] {
+        rig.write(handle, vec![1; bytes]).unwrap();
+    }
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ETIMEDOUT));
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+    rig.close(handle).unwrap();
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    let mut found = Vec::new();
+    let end = ours.read_to_end(&mut found).map_err(|error| error.kind());
+    assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
+    assert!(found.len() < STUCK_BYTES);
+}
+
 /// A request that waits behind another has not begun.
 pub(crate) fn a_request_that_waits_has_its_time_to_come(driver: DriverChoice) {
     let mut rig = Rig::new(driver);

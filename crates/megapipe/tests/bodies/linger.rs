@@ -86,34 +86,20 @@ pub(crate) fn one_channel_closes_both_ends_with_much_queued(driver: DriverChoice
         rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
         rig.close(handle).unwrap();
     }
+    let mut resets = 0;
     for _ in 0..2 {
-        let event = rig.next().event;
-        assert!(matches!(event, Event::Close(Ok(()))), "{event:?}");
-    }
-    assert_eq!(rig.outstanding(), 0);
-}
-
-/// The pauses are together longer than the silence after which a channel closes.
-pub(crate) fn a_peer_that_pauses_while_it_sends_gets_all(driver: DriverChoice) {
-    const BYTES: usize = 1 << 20;
-    let mut rig = rig_with_long_linger(driver);
-    let (mut ours, handle) = rig.tcp_pair();
-    rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
-    rig.close(handle).unwrap();
-    let peer = thread::spawn(move || {
-        // The channel discards some input before all is written, so it continues afterwards.
-        ours.write_all(&vec![7; STUCK_BYTES]).unwrap();
-        ours.read_exact(&mut vec![0; STUCK_BYTES - BYTES]).unwrap();
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(1100));
-            ours.write_all(b"more").expect("the channel still discards");
+        match rig.next().event {
+            Event::Close(Ok(())) => {}
+            // The end that discards first may take the last output of the other just before that
+            // one has waited long enough to discard, too.
+            Event::Close(Err(error)) if error.raw_os_error() == Some(libc::ECONNRESET) => {
+                resets += 1;
+            }
+            event => panic!("{event:?}"),
         }
-        let mut rest = Vec::new();
-        ours.read_to_end(&mut rest).expect("no reset before the end");
-        rest.len()
-    });
-    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
-    assert_eq!(peer.join().unwrap(), BYTES);
+    }
+    assert!(resets <= 1);
+    assert_eq!(rig.outstanding(), 0);
 }
 
 /// A peer that writes all before it reads, and continues to write while it reads, gets all bytes.

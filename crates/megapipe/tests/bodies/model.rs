@@ -288,7 +288,10 @@ impl World {
 const UNPAUSED: usize = 1 << 30;
 
 fn run(driver: DriverChoice, config: Config) {
-    let file = "proptest-regressions/conformance_model.txt";
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../crates/megapipe/proptest-regressions/conformance_model.txt"
+    );
     let mut runner = TestRunner::new(ProptestConfig {
         cases: 100,
         max_shrink_iters: 500,

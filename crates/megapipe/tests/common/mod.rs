@@ -29,18 +29,28 @@ use std::time::{Duration, Instant};
 /// Time-out of the tests, far longer than any step needs.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Environment variable for a run of the suite's `epoll::` tests in which the channels choose their
-/// driver and io_uring is unavailable: because of a seccomp filter, which the suite installs, or
-/// with the value `hidden` because the kernel lacks a feature.
-const BARRED: &str = "MEGAPIPE_TEST_BARRED";
-
 /// Environment variable for a run of the suite in which all writes are lazy and the channel is
 /// flushed before each wait, so that no completion is delayed.
 const LAZY: &str = "MEGAPIPE_TEST_LAZY";
 
-/// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
+/// Makes tests of bodies for the kernel's drivers, `uring::name` and `epoll::name`. The bodies are
+/// functions of the calling module, or with `file: name, name;` of that module of the program.
 #[macro_export]
 macro_rules! conformance {
+    ($($file:ident: $($name:ident),+;)+) => {
+        mod uring {
+            $($(#[test]
+            fn $name() {
+                $crate::$file::$name(megapipe::DriverChoice::Uring);
+            })+)+
+        }
+        mod epoll {
+            $($(#[test]
+            fn $name() {
+                $crate::$file::$name(megapipe::DriverChoice::Epoll);
+            })+)+
+        }
+    };
     ($($name:ident),+ $(,)?) => {
         mod uring {
             $(#[test]
@@ -92,18 +102,23 @@ impl Rig {
     pub fn with(driver: DriverChoice, mut config: Config) -> Rig {
         let flushes = std::env::var_os(LAZY).is_some() && !config.lazy_writes;
         config.lazy_writes |= flushes;
-        match std::env::var_os(BARRED) {
-            Some(why) if driver == DriverChoice::Epoll => {
-                return Rig::barred(config, why == "hidden");
+        // Where `hide-uring` hides a feature, the channel must replace it, or choose epoll itself.
+        let is_hidden = std::env::var_os("HIDE_URING").is_some();
+        let chosen = match driver {
+            DriverChoice::Epoll if is_hidden => DriverChoice::Auto,
+            other => other,
+        };
+        let channel = Channel::with_config(Config { driver: chosen, ..config });
+        let channel = channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}"));
+        let report = channel.driver();
+        match driver {
+            DriverChoice::Uring => assert!(!is_hidden || !report.replaced.is_empty()),
+            DriverChoice::Epoll => {
+                assert_eq!(report.kind, megapipe::DriverKind::Epoll);
+                assert!(!is_hidden || report.reason.contains("io_uring"), "{report:?}");
             }
             _ => {}
         }
-        let channel = Channel::with_config(Config { driver, ..config });
-        let channel = channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}"));
-        // This detects that the library that hides features was not loaded.
-        let report = channel.driver();
-        let is_hidden = std::env::var_os("HIDE_URING").is_some();
-        assert!(driver != DriverChoice::Uring || !is_hidden || !report.replaced.is_empty());
         Rig { channel, flushes }
     }
 
@@ -116,19 +131,6 @@ impl Rig {
             self.channel.flush()?;
         }
         self.channel.dispatch(limit)
-    }
-
-    /// Creates a channel that finds io_uring unavailable and falls back to epoll by itself.
-    fn barred(config: Config, hidden: bool) -> Rig {
-        thread_local!(static FILTER: () = seccomp::block_io_uring(libc::EPERM));
-        if !hidden {
-            FILTER.with(|()| ());
-        }
-        let channel = Channel::with_config(Config { driver: DriverChoice::Auto, ..config });
-        let channel = channel.expect("a channel without io_uring");
-        assert_eq!(channel.driver().kind, megapipe::DriverKind::Epoll);
-        assert!(channel.driver().reason.contains("io_uring"), "{:?}", channel.driver());
-        Rig::from(channel)
     }
 
     /// Returns whether lightweight sockets are entries of a table, with a limit of its own. They

@@ -9,13 +9,21 @@ use std::time::{Duration, Instant};
 /// Environment variable that names the test that a child runs.
 const VARIABLE: &str = "MEGAPIPE_TEST_ISOLATED";
 
-/// Returns the name under which `conformance!` runs a test.
+/// Returns the driver's name, as in `MEGAPIPE_DRIVER`.
+pub fn name_of(driver: DriverChoice) -> &'static str {
+    match driver {
+        DriverChoice::Uring => "uring",
+        DriverChoice::Epoll => "epoll",
+        DriverChoice::Auto => "auto",
+        DriverChoice::Installed(driver) => driver,
+    }
+}
+
+/// Returns the name under which `conformance!` runs a test; the driver `Auto` stands for none.
 pub fn test_name(driver: DriverChoice, name: &str) -> String {
     match driver {
-        DriverChoice::Uring => format!("uring::{name}"),
-        DriverChoice::Epoll => format!("epoll::{name}"),
         DriverChoice::Auto => name.to_owned(),
-        DriverChoice::Installed(driver) => format!("{driver}::{name}"),
+        driver => format!("{}::{name}", name_of(driver)),
     }
 }
 

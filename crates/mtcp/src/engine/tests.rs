@@ -1,5 +1,6 @@
 use crate::config::{Config, Mode};
-use crate::start::Mtcp;
+use crate::start::{Mtcp, StartError};
+use crate::stat::StatError;
 use std::time::{Duration, Instant};
 
 fn config(address: &str) -> Config {
@@ -36,4 +37,26 @@ fn nobody_waits_for_an_engine_that_has_gone() {
     drop(engine);
     board.ask(false);
     assert!(board.wait(Instant::now() + Duration::from_secs(3600)).is_none());
+}
+
+#[test]
+fn threads_that_would_keep_their_capabilities_are_not_started() {
+    let start = |mode, has_statistics| {
+        let thread = std::thread::spawn(move || {
+            testkit::bar_call_in_thread(libc::SYS_capset);
+            let mut left = config("10.0.0.1");
+            (left.engine.mode, left.stat.enabled) = (mode, has_statistics);
+            let (left, _right) = Mtcp::pair(left, config("10.0.0.2"), Default::default())?;
+            left.context(0).map(drop)
+        });
+        thread.join().expect("no panic")
+    };
+    // A thread without any capability calls nothing.
+    let has_some = testkit::is_root();
+    let engine = start(Mode::Paired, false);
+    assert_eq!(matches!(engine, Err(StartError::Capabilities(_))), has_some, "{engine:?}");
+    let statistics = start(Mode::Complete, true);
+    let is_refused = matches!(statistics, Err(StartError::Stat(StatError::Capabilities(_))));
+    assert_eq!(is_refused, has_some, "{statistics:?}");
+    assert!(start(Mode::Complete, false).is_ok());
 }

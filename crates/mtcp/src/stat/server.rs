@@ -15,6 +15,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -36,6 +37,12 @@ pub enum StatError {
     /// The thread cannot be started.
     #[error("cannot start the thread for statistics: {0}; raise `ulimit -u`")]
     Thread(#[source] io::Error),
+    /// The thread would keep all capabilities.
+    #[error(
+        "cannot drop capabilities of the thread for statistics: {0}; permit capset(2) in the \
+         sandbox around the program, or set stat.enabled to false"
+    )]
+    Capabilities(#[source] io::Error),
 }
 
 /// The running thread; dropping it ends the thread and removes the socket.
@@ -57,17 +64,29 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let stop = Arc::new((Alarm::new().map_err(failed)?, AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
+        let (restricted, is_restricted) = sync_channel(1);
         let thread = thread::Builder::new()
             .name("mtcp-stat".to_owned())
             .spawn(move || {
-                sandbox::drop_capabilities();
-                match if has_filter { sandbox::enter() } else { Ok(()) } {
+                let dropped = sandbox::drop_capabilities();
+                let is_dropped = dropped.is_ok();
+                let entered = if has_filter { sandbox::enter() } else { Ok(()) };
+                // The receiver waits for it.
+                let _ = restricted.send(dropped);
+                if !is_dropped {
+                    return;
+                }
+                match entered {
                     Ok(()) => serve(&listener, &engines, &stopped),
                     Err(error) => tracing::error!(%error, "no statistics are served"),
                 }
             })
             .map_err(StatError::Thread)?;
-        Ok(Server { thread: Some(thread), stop, path: path.map(Path::to_owned) })
+        // The caller may restrict the process next, and then the thread could no longer drop its
+        // capabilities. Without a message it has panicked.
+        let dropped = is_restricted.recv().unwrap_or(Ok(()));
+        let server = Server { thread: Some(thread), stop, path: path.map(Path::to_owned) };
+        dropped.map(|()| server).map_err(StatError::Capabilities)
     }
 }
 

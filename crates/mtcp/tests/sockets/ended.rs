@@ -1,7 +1,7 @@
 //! Tests the end of an engine, by a panic in its thread or an error of its device: the
 //! application's calls fail, and none of them waits for it.
 
-use crate::pair::{address, config};
+use crate::pair::{GUARD, address, config};
 use mtcp::config::Mode;
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::{Capabilities, Device, DeviceCounters, Received, Transmit};
@@ -15,9 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-
-/// The time after which a call counts as waiting forever.
-const HANG: Duration = Duration::from_secs(30);
 
 /// How an engine ends.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +128,7 @@ fn each_fails<T: std::fmt::Debug + Send + 'static>(
             });
             done.send(outcome).expect("the test waits");
         });
-        let outcome = is_done.recv_timeout(HANG);
+        let outcome = is_done.recv_timeout(GUARD);
         let (outcome, failure) =
             outcome.unwrap_or_else(|_| panic!("{what} hangs: {end:?}, {mode:?}"));
         let errno = outcome.expect_err(what).expect("the errno of a call");
@@ -191,6 +188,6 @@ fn no_call_waits_for_an_engine_that_has_ended() {
         });
         done.send(failed).expect("the test waits");
     });
-    let failed = is_done.recv_timeout(HANG).expect("a call hangs");
+    let failed = is_done.recv_timeout(GUARD).expect("a call hangs");
     assert!(failed, "a connect succeeds");
 }

@@ -1,7 +1,7 @@
 //! Tests reports about a connection that was reset, shut down or connected in the meantime, and
 //! urgent data.
 
-use crate::pair::{Pair, address};
+use crate::pair::{GUARD, Pair, address};
 use crate::streams::{MODES, errno};
 use mtcp::config::Mode;
 use mtcp::{Descriptor, Events, Family, Flags, OptionName, SocketOption};
@@ -82,7 +82,7 @@ fn send_unseen(pair: &mut Pair, mode: Mode, far: Descriptor, data: &[u8]) {
         if pair.client.has_lingered(far) {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "no acknowledgement");
+        assert!(begin.elapsed() < GUARD, "no acknowledgement");
     }
 }
 

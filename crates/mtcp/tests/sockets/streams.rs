@@ -1,6 +1,6 @@
 //! Tests the sockets over two stacks joined by memory, in both modes.
 
-use crate::pair::{Pair, address};
+use crate::pair::{GUARD, Pair, address};
 use mtcp::config::Mode;
 use mtcp::{Events, Flags, OptionName, SocketOption};
 use std::net::Shutdown;
@@ -72,7 +72,7 @@ fn who_never_reads_stops_the_sender_and_loses_nothing() {
         let (near, far) = pair.connect(listener, 80);
         let piece: Vec<u8> = (0..10_007u32).map(|index| index as u8).collect();
         let (mut sent, mut news) = (0usize, Instant::now());
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + GUARD;
         while sent <= 64 << 10 || news.elapsed() < Duration::from_millis(100) {
             assert!(Instant::now() < end, "stuck after {sent} bytes");
             match pair.client.write(far, &piece[sent % piece.len()..]) {
@@ -180,7 +180,7 @@ fn a_pipe_wakes_a_sleeping_context_from_another_thread() {
             elsewhere.write(b"wake").expect("room");
         });
         let mut events = [Default::default(); 4];
-        let guard = Some(Duration::from_secs(20));
+        let guard = Some(GUARD);
         assert_eq!(context.epoll_wait(epoll, &mut events, guard).expect("an epoll"), 1);
         assert_eq!(events[0].descriptor(), reader);
         let mut room = [0; 8];

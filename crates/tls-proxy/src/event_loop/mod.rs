@@ -24,14 +24,18 @@ use megapipe::{
 };
 use rustls::{ServerConfig, ServerConnection};
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use sys::output::STDERR;
 
 /// Completions that are processed before the clock is read again.
 const COMPLETIONS: usize = 256;
 /// How long a core waits after a failed accept, for example without free descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How long refused accepts are not reported again.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The settings and shared state of all cores.
 #[derive(Debug)]
@@ -90,6 +94,8 @@ pub(crate) struct Core<'a> {
     /// The addresses of the listeners.
     addresses: Vec<Option<SocketAddr>>,
     accept_again: Option<Instant>,
+    /// When standard error was last told that connections cannot be accepted.
+    refusal_told: Option<Instant>,
     /// Clients that waited to be accepted when listening ended, and their gates.
     waiting: VecDeque<(usize, Socket)>,
     backends: Backends,
@@ -131,6 +137,7 @@ impl<'a> Core<'a> {
             gates: Vec::new(),
             addresses: listeners.iter().map(|listener| listener.local_addr().ok()).collect(),
             accept_again: None,
+            refusal_told: None,
             waiting: VecDeque::new(),
             backends: Backends::new(plan.backends.clone(), plan.health.clone(), number),
             pool: Pool::default(),
@@ -203,9 +210,12 @@ impl<'a> Core<'a> {
                 let gate = *gate;
                 match accepted {
                     Ok(accepted) => self.admit(gate, accepted.socket),
-                    // There are no free descriptors: the channel continues by itself.
-                    Err(_) if more => {}
-                    Err(_) => self.gate_failed(gate),
+                    // The channel continues by itself, after a pause or when a descriptor is free.
+                    Err(error) if more => self.tell_refusal(&error),
+                    Err(error) => {
+                        self.tell_refusal(&error);
+                        self.gate_failed(gate);
+                    }
                 }
             }
             _ => {}
@@ -264,6 +274,18 @@ impl<'a> Core<'a> {
         if !gate.has_failed && self.channel.accept(gate.handle, one_more(1)).is_err() {
             gate.has_failed = true;
             self.accept_again = Some(self.now + ACCEPT_AGAIN);
+        }
+    }
+
+    /// Reports that connections cannot be accepted, once per minute, however often that changes.
+    fn tell_refusal(&mut self, error: &io::Error) {
+        let is_old = |told| self.now.saturating_duration_since(told) >= REFUSAL_INTERVAL;
+        if self.order == Order::Serve && self.refusal_told.is_none_or(is_old) {
+            self.refusal_told = Some(self.now);
+            STDERR.line(format_args!(
+                "tls-proxy: cannot accept connections for now: {error}; raise `ulimit -n` if no \
+                 descriptors are left, and permit accept4(2) in the sandbox around tls-proxy"
+            ));
         }
     }
 

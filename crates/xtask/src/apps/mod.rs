@@ -1,76 +1,121 @@
-//! Builds real programs on the channel from their distribution's sources and MegaPipe's additions.
+//! Calls the Makefiles of `apps/`, which build nginx and memcached on the channel, and the programs
+//! of `systemtests/programs`, which compare adapted with stock servers.
 
 pub(crate) mod memcached;
 pub(crate) mod nginx;
-pub(crate) mod operations;
-pub(crate) mod programs;
 pub(crate) mod sanitizer;
-pub(crate) mod source;
+pub(crate) mod systemtests;
 
-use std::fs;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
 
-use crate::cargo::cargo;
-use crate::command::quietly;
+use crate::cargo::{absolute_target, cargo};
+use crate::command::{make_directory, quietly};
+use crate::setup;
 
-/// Builds the channel's C library. It is linked statically, so that the result is a single file.
-fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
+/// What is built in release mode, selected as in the commands of the tutorials: with another
+/// selection cargo can choose other features of dependencies, and compiles everything above these
+/// again.
+const LIBRARY: &[&str] = &["megapipe-capi"];
+const PRELOAD: [&[&str]; 2] = [&["fabled", "fable-preload"], &["mtcp-cli", "mtcp-preload"]];
+
+/// The Makefile of one application, with cargo's target directory.
+struct App {
+    makefile: PathBuf,
+    include: PathBuf,
+    target: PathBuf,
+    /// The directory for the results.
+    build: PathBuf,
+}
+
+/// `cargo xtask apps`: builds what the tests of `systemtests/programs` start. Other steps and
+/// commands find it up to date.
+pub(crate) fn build(root: &Path) -> Result<(), String> {
+    setup::run_for(&[setup::NGINX, setup::MEMCACHED].concat())?;
+    build_preload(root)?;
+    nginx::module(root)?;
+    memcached::both(root)
+}
+
+/// Builds the commands that run programs under a preload library.
+fn build_preload(root: &Path) -> Result<(), String> {
+    PRELOAD.iter().try_for_each(|packages| build_release(root, packages))
+}
+
+/// Builds packages in release mode.
+fn build_release(root: &Path, packages: &[&str]) -> Result<(), String> {
     let mut command = cargo();
-    command.args(["build", "--release", "--locked", "--package", "megapipe-capi"]);
-    quietly(command.current_dir(root), "cargo build --package megapipe-capi")?;
-    let library = target.join("release/libmegapipe.a");
-    match library.is_file() {
-        true => Ok(library),
-        false => Err(format!(
-            "cannot find {} after its build; set CARGO_TARGET_DIR for this command and cargo alike",
-            library.display()
-        )),
+    command.args(["build", "--release", "--locked"]);
+    command.args(packages.iter().flat_map(|package| ["--package", package]));
+    quietly(command.current_dir(root), &format!("cargo build of {}", packages.join(", ")))
+}
+
+impl App {
+    /// Builds the library of the application.
+    fn new(root: &Path, name: &str) -> Result<App, String> {
+        build_release(root, LIBRARY)?;
+        let target = absolute_target(root)?;
+        let build = target.join("apps").join(name);
+        make_directory(&build)?;
+        let include = root.join("crates/capi/include");
+        Ok(App { makefile: root.join("apps").join(name), include, target, build })
+    }
+
+    /// Returns make with these words.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", "-j2", "-C"]).arg(&self.makefile);
+        for (name, path) in [
+            ("BUILD=", &self.build),
+            ("SOURCES=", &self.target.join("apps/src")),
+            ("MEGAPIPE_LIB=", &self.target.join("release")),
+            ("MEGAPIPE_INCLUDE=", &self.include),
+        ] {
+            let mut word = OsString::from(name);
+            word.push(path);
+            make.arg(word);
+        }
+        make.args(words)
+            .env_remove("MAKEFLAGS")
+            .env_remove("MFLAGS")
+            .env("PATH", setup::search_path());
+        make
+    }
+
+    /// Makes targets, one process at a time.
+    fn make(&self, targets: &[&str]) -> Result<(), String> {
+        let make = self.command(targets);
+        let mut locked = Command::new("flock");
+        locked.arg(self.build.join("lock")).arg(make.get_program()).args(make.get_args());
+        for (name, value) in make.get_envs() {
+            match value {
+                Some(value) => locked.env(name, value),
+                None => locked.env_remove(name),
+            };
+        }
+        quietly(&mut locked, &format!("make -C {}", self.makefile.display()))
     }
 }
 
-/// Strips `made`; its debug information goes into a file beside `placed` that gdb(1) finds by its
-/// name. Returns the path of the stripped file.
-fn stripped(made: &Path, placed: &Path) -> Result<PathBuf, String> {
-    let with = |ending: &str| {
-        let mut name = made.as_os_str().to_os_string();
-        name.push(ending);
-        PathBuf::from(name)
+/// `cargo xtask source NAME [UPSTREAM]`: fetches the sources and prints their path.
+pub(crate) fn source(root: &Path, words: &[&str]) -> Result<(), String> {
+    let (name, upstream) = match words {
+        [name] => (name, &""),
+        [name, upstream] => (name, upstream),
+        _ => {
+            return Err(format!(
+                "wrong arguments `{}`; usage: cargo xtask source PACKAGE [UPSTREAM-VERSION]",
+                words.join(" ")
+            ));
+        }
     };
-    let (slim, mut debug) = (with(".slim"), placed.as_os_str().to_os_string());
-    debug.push(".debug");
-    let mut keep = Command::new("objcopy");
-    keep.arg("--only-keep-debug").arg(made).arg(&debug);
-    quietly(&mut keep, "objcopy --only-keep-debug")?;
-    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
-    link.push(&debug);
-    let mut strip = Command::new("objcopy");
-    strip.arg("--strip-unneeded").arg(link).arg(made).arg(&slim);
-    quietly(&mut strip, "objcopy --strip-unneeded")?;
-    Ok(slim)
-}
-
-/// Strips a program that is used where it was built.
-fn strip_in_place(program: &Path) -> Result<(), String> {
-    let mut debug = program.as_os_str().to_os_string();
-    debug.push(".debug");
-    if !newer(program, Path::new(&debug)) {
-        return Ok(());
-    }
-    let slim = stripped(program, program)?;
-    let unusable = |error| format!("cannot place {}: {error}", program.display());
-    fs::rename(slim, program).map_err(unusable)?;
-    // Makes the debug file newer than the program, until the program is built again.
-    let debug = fs::File::options().append(true).open(debug);
-    debug.and_then(|debug| debug.set_modified(SystemTime::now())).map_err(unusable)
-}
-
-/// Returns whether `one` is newer than `other`, or one of them is missing.
-fn newer(one: &Path, other: &Path) -> bool {
-    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
-    match (time(one), time(other)) {
-        (Ok(one), Ok(other)) => one > other,
-        _ => true,
+    let mut script = Command::new("sh");
+    script.arg(root.join("apps/fetch-source.sh")).arg(name);
+    let status = script.arg(absolute_target(root)?.join("apps/src")).arg(upstream).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("apps/fetch-source.sh ended with {status}")),
+        Err(error) => Err(format!("cannot run sh: {error}")),
     }
 }

@@ -1,4 +1,4 @@
-//! AddressSanitizer for the programs that are built here: its flags, and its reports.
+//! AddressSanitizer for the programs that are built here: its reports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,6 @@ use std::process::Command;
 
 use crate::cargo::cargo;
 use crate::command::make_directory;
-
-/// Compiler flags. Frame pointers are kept, so that a report names the callers.
-pub(super) const FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer";
 
 /// Prefix of the files to which the sanitizer writes: the tests close the output of servers.
 const REPORT: &str = "report";

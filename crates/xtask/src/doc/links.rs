@@ -1,188 +1,127 @@
-//! Checks the links between the repository's pages, and that the book has every page of `docs/`.
+//! Checks the links between the HTML pages of a directory, with their anchors.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 
-use super::markdown::{self, Link, Page};
-use crate::tidy::{File, Finding};
-
-/// The book's directory.
-const BOOK: &str = "docs/";
-/// The book's table of contents.
-const SUMMARY: &str = "docs/SUMMARY.md";
-
-/// Checks every page among the files. Targets on other hosts are not looked at. `exists` tells of
-/// files that are no text.
-pub(super) fn check(files: &[File], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
-    let pages: BTreeMap<&str, Page> = files
-        .iter()
-        .filter(|file| file.path.ends_with(".md"))
-        .map(|file| (file.path.as_str(), markdown::read(&file.text)))
-        .collect();
-    let mut findings = contents(&pages);
-    for (path, page) in &pages {
-        for link in &page.links {
-            if let Err((what, mend)) = follow(path, link, &pages, &exists) {
-                let what = format!("the link {}: {what}", link.target);
-                findings.push(Finding { path: (*path).to_string(), line: link.line, what, mend });
-            }
-        }
-    }
-    findings
+/// The links and anchors of a page.
+#[derive(Debug, Default)]
+struct Page {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
 }
 
-/// Compares the table of contents with the pages of the book.
-fn contents(pages: &BTreeMap<&str, Page>) -> Vec<Finding> {
+/// Returns a line for each link to a file or an anchor that does not exist. Targets on other hosts
+/// are not looked at.
+pub(super) fn check(directory: &Path) -> Result<Vec<String>, String> {
+    let mut pages = BTreeMap::new();
+    read_pages(directory, &mut pages)
+        .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut findings = Vec::new();
-    let Some(summary) = pages.get(SUMMARY) else { return findings };
-    let mut report = |line, what| {
-        let mend = "list each page of docs/ once";
-        findings.push(Finding { path: SUMMARY.to_string(), line, what, mend });
-    };
-    let mut listed = BTreeSet::new();
-    for link in &summary.links {
-        match resolved(SUMMARY, &link.target) {
-            Some(path) if !path.starts_with(BOOK) => {
-                report(link.line, format!("{path} is not in the book's directory"));
+    for (path, page) in &pages {
+        for link in page.links.iter().filter(|link| !is_elsewhere(link)) {
+            if let Err(reason) = follow(path, link, &pages) {
+                let path = path.strip_prefix(directory).unwrap_or(path).display();
+                findings.push(format!("{path}: the link {link} {reason}"));
             }
-            Some(path) if !listed.insert(path.clone()) => {
-                report(link.line, format!("{path} is listed twice"));
-            }
-            _ => {}
         }
     }
-    let of_book = pages.keys().filter(|path| path.starts_with(BOOK) && **path != SUMMARY);
-    for path in of_book.filter(|path| !listed.contains(**path)) {
-        report(1, format!("{path} is not listed"));
-    }
-    findings
+    Ok(findings)
 }
 
-/// Why a link leads nowhere, with the remedy.
-fn follow(
-    page: &str,
-    link: &Link,
-    pages: &BTreeMap<&str, Page>,
-    exists: impl Fn(&str) -> bool,
-) -> Result<(), (String, &'static str)> {
-    if is_elsewhere(&link.target) {
-        return Ok(());
-    }
-    let (path, anchor) = match link.target.split_once('#') {
-        Some((path, anchor)) => (path, Some(anchor)),
-        None => (link.target.as_str(), None),
-    };
-    let path = match path {
-        "" => Some(page.to_string()),
-        path => resolved(page, path),
-    };
-    let Some(path) = path.filter(|path| exists(path)) else {
-        return Err(("no such file or directory".into(), "write it relative to the page"));
-    };
-    match (anchor, pages.get(path.as_str())) {
-        (None, _) => Ok(()),
-        (Some(anchor), Some(page)) if page.anchors.contains(anchor) => Ok(()),
-        (Some(_), Some(_)) => {
-            Err((format!("{path} has no such heading"), "name one of its headings, in lower case"))
+fn read_pages(directory: &Path, pages: &mut BTreeMap<PathBuf, Page>) -> std::io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read_pages(&path, pages)?;
+        } else if path.extension().is_some_and(|kind| kind == "html") {
+            let page = parse(&fs::read_to_string(&path)?);
+            pages.insert(path, page);
         }
-        (Some(_), None) => Err((format!("{path} is no page"), "leave the anchor out")),
+    }
+    Ok(())
+}
+
+/// Reads the attributes of all tags: a generator writes `<` in text as `&lt;`, and values in
+/// quotes.
+fn parse(html: &str) -> Page {
+    let mut page = Page::default();
+    for tag in html.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        let value = |name: &str| tag.split_once(&format!(" {name}=\""))?.1.split('"').next();
+        page.links.extend(value("href").or_else(|| value("src")).map(|v| v.replace("&amp;", "&")));
+        page.anchors.extend(value("id").map(String::from));
+    }
+    page
+}
+
+/// Returns whether the target has a scheme (RFC 3986, section 3.1) or a host.
+fn is_elsewhere(link: &str) -> bool {
+    let scheme = link.split_once(':').map_or("", |(scheme, _)| scheme);
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    link.starts_with("//") || (!scheme.is_empty() && scheme.chars().all(is_scheme))
+}
+
+fn follow(from: &Path, link: &str, pages: &BTreeMap<PathBuf, Page>) -> Result<(), &'static str> {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = path.split('?').next().unwrap_or_default();
+    let target = match path {
+        "" => from.to_path_buf(),
+        path => normal(&from.with_file_name("").join(path)),
+    };
+    let index = target.join("index.html");
+    let target = if index.exists() { index } else { target };
+    match (target.exists(), pages.get(&target)) {
+        (false, _) => Err("leads to no file"),
+        (true, _) if anchor.is_empty() => Ok(()),
+        (true, Some(page)) if page.anchors.contains(anchor) => Ok(()),
+        (true, Some(_)) => Err("leads to a page without that heading"),
+        (true, None) => Err("has an anchor, but leads to no page"),
     }
 }
 
-/// Whether the target has a scheme (RFC 3986, section 3.1).
-fn is_elsewhere(target: &str) -> bool {
-    let scheme = target.split_once(':').map_or("", |(scheme, _)| scheme);
-    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-}
-
-/// The path of a link's target in the repository, if it is in there.
-fn resolved(page: &str, target: &str) -> Option<String> {
-    let mut parts: Vec<&str> = page.split('/').collect();
-    parts.pop();
-    for part in target.trim_end_matches('/').split('/') {
+/// Returns the path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
         match part {
-            ".." => {
-                parts.pop()?;
-            }
-            "." => {}
-            // An absolute path has an empty first part, which nothing is called.
-            part => parts.push(part),
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir => {}
+            part => normal.push(part),
         }
     }
-    Some(parts.join("/"))
+    normal
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(pages: &[(&str, &str)]) -> Vec<String> {
-        let file =
-            |(path, text): &(&str, &str)| File { path: (*path).into(), text: (*text).into() };
-        let files: Vec<File> = pages.iter().map(file).collect();
-        let exists = |path: &str| {
-            ["", "crates/a", "docs/x.png"].contains(&path) || files.iter().any(|f| f.path == path)
+    #[test]
+    fn links_to_no_file_or_heading_are_found() {
+        let book = tempfile::tempdir().unwrap();
+        let write = |name: &str, html: &str| {
+            let path = book.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, html).unwrap();
         };
-        let findings = check(&files, exists);
-        findings.iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.what)).collect()
-    }
-
-    #[test]
-    fn good_links_pass() {
-        let readme =
-            "# Top\n[a](docs/a.md#two-words) [b](#top) [c](crates/a/) [d](https://x.y/z)\n";
-        let page = "# Two words\n[r](../README.md#top) [p](x.png) [m](mailto:a@b.c) [.](../)\n";
-        assert!(found(&[("README.md", readme), ("docs/a.md", page)]).is_empty());
-    }
-
-    #[test]
-    fn bad_links_are_found_where_they_stand() {
-        let page =
-            "[a](b.md)\n\n```\n[a](c.md)\n```\n[a](../../d.md) [a](/docs/a.md) `[a](e.md)`\n";
-        let nowhere = "no such file or directory";
+        write("a.rs", "");
+        write("b/index.html", r#"<h1 class="x" id="top">B</h1><img alt="" src="../a.rs">"#);
+        let good = r##"<h1 id="a">A</h1> href="no-tag" &lt;a href="code"> <a href="b/#top">1</a>
+            <a href="b/index.html#top">2</a><a href="#a">3</a><a href="mailto:a@b.c">4</a>
+            <a class="x" href="b/../a.rs">5</a><a href="https://x.y/z">6</a><a href="b">7</a>"##;
+        write("good.html", good);
+        assert_eq!(check(book.path()).unwrap(), [""; 0]);
+        let bad = r##"<a href="c.html">1</a><a href="b/#no">2</a><a href="#no">3</a>
+            <a href="a.rs#L1">4</a><img src="/a.rs">"##;
+        write("bad.html", bad);
         assert_eq!(
-            found(&[("docs/a.md", page)]),
+            check(book.path()).unwrap(),
             [
-                format!("docs/a.md:1: the link b.md: {nowhere}"),
-                format!("docs/a.md:6: the link ../../d.md: {nowhere}"),
-                format!("docs/a.md:6: the link /docs/a.md: {nowhere}"),
-            ]
-        );
-    }
-
-    #[test]
-    fn bad_anchors_are_found() {
-        let a = "# A\n## A\n[1](#a-1) [2](#a-2) [3](b.md#a) [4](b.md#B) [5](x.png#a)\n";
-        assert_eq!(
-            found(&[("docs/a.md", a), ("docs/b.md", "# B\n")]),
-            [
-                "docs/a.md:3: the link #a-2: docs/a.md has no such heading",
-                "docs/a.md:3: the link b.md#a: docs/b.md has no such heading",
-                "docs/a.md:3: the link b.md#B: docs/b.md has no such heading",
-                "docs/a.md:3: the link x.png#a: docs/x.png is no page",
-            ]
-        );
-    }
-
-    #[test]
-    fn the_book_lists_each_of_its_pages_once() {
-        let pages = |summary| {
-            found(&[
-                ("README.md", ""),
-                (SUMMARY, summary),
-                ("docs/a.md", ""),
-                ("docs/b/c.md", ""),
-                ("crates/a/README.md", ""),
-            ])
-        };
-        assert!(pages("- [A](a.md)\n  - [C](b/c.md)\n").is_empty());
-        assert_eq!(
-            pages("- [A](a.md)\n- [A](a.md)\n- [R](../README.md)\n- [D](d.md)\n"),
-            [
-                "docs/SUMMARY.md:2: docs/a.md is listed twice",
-                "docs/SUMMARY.md:3: README.md is not in the book's directory",
-                "docs/SUMMARY.md:1: docs/b/c.md is not listed",
-                "docs/SUMMARY.md:4: the link d.md: no such file or directory",
+                "bad.html: the link c.html leads to no file",
+                "bad.html: the link b/#no leads to a page without that heading",
+                "bad.html: the link #no leads to a page without that heading",
+                "bad.html: the link a.rs#L1 has an anchor, but leads to no page",
+                "bad.html: the link /a.rs leads to no file",
             ]
         );
     }

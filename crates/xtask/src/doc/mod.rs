@@ -1,8 +1,7 @@
-//! Builds and checks the documentation: the links between pages, the manual pages, rustdoc, and
-//! the book of `docs/`.
+//! Builds and checks the documentation: the manual pages, rustdoc, and the book.
 
+mod book;
 mod links;
-mod markdown;
 #[cfg(test)]
 mod tests;
 
@@ -10,47 +9,34 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::cargo::{self, Cargo, absolute_target};
+use crate::cargo::{Cargo, absolute_target};
 use crate::command::quietly;
-use crate::{setup, tidy};
+use crate::setup;
+
+pub(crate) use book::install_mdbook;
 
 /// The package of mandoc(1), which checks the manual pages.
 pub(crate) const MANDOC: &str = "mandoc";
 
-/// The newest version of mdBook that the oldest supported Rust compiles.
-const MDBOOK: &str = "0.5.4";
-
 /// The manual pages, by section. Tests of `iobench` and `fabled` check those that programs print.
 const MANUALS: [&str; 2] = ["crates/capi/man/man3", "crates/capi/man/man7"];
 
+/// The crates whose API a user calls, in the order of the landing page.
+const PRODUCT: [&str; 5] = ["megapipe", "megapipe-rt", "mtcp", "mtcp-proto", "fable"];
+
 /// Checks and builds everything; installs mandoc and mdBook if they are missing.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    check_links(root)?;
     setup::run_for(&[MANDOC])?;
     check_manuals(root)?;
-    rustdoc(root)?;
-    book(root)
+    run_without_manuals(root)
 }
 
 /// Does the same where mandoc cannot be installed.
 pub(crate) fn run_without_manuals(root: &Path) -> Result<(), String> {
-    check_links(root)?;
     rustdoc(root)?;
-    book(root)
-}
-
-fn check_links(root: &Path) -> Result<(), String> {
-    let files = tidy::files(root)?;
-    let mut findings = links::check(&files, |path| root.join(path).exists());
-    findings.sort();
-    findings.iter().for_each(|finding| println!("{finding}"));
-    match findings.len() {
-        0 => {
-            println!("doc: all links lead to a file, and all anchors to a heading");
-            Ok(())
-        }
-        count => Err(format!("the documentation has {count} bad links; they are listed above")),
-    }
+    // Does nothing if this version is there.
+    execute(&install_mdbook(), root)?;
+    book::build(root)
 }
 
 fn check_manuals(root: &Path) -> Result<(), String> {
@@ -69,26 +55,41 @@ fn check_manuals(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the documentation of the code; a warning is an error.
+/// Checks the documentation of all code, of which a warning is an error, and builds that of the API
+/// with a page that leads to it.
 fn rustdoc(root: &Path) -> Result<(), String> {
-    let doc = Cargo::new("doc --workspace --no-deps --locked --document-private-items");
-    execute(&doc.with("RUSTDOCFLAGS", "-D warnings"), root)
-}
-
-fn book(root: &Path) -> Result<(), String> {
-    // Does nothing if this version is there.
-    execute(&install_mdbook(), root)?;
-    let output = absolute_target(root)?.join("book");
-    let mut build = Command::new(root.join(cargo::tools()).join("bin/mdbook"));
-    build.arg("build").arg(root.join("docs")).arg("--dest-dir").arg(&output);
-    quietly(&mut build, "mdbook build docs")?;
-    println!("doc: the book is {}", output.join("index.html").display());
+    let doc = |words: &str| {
+        let cargo = Cargo::new(&format!("doc --no-deps --locked {words}"));
+        execute(&cargo.with("RUSTDOCFLAGS", "-D warnings"), root)
+    };
+    doc("--workspace --document-private-items")?;
+    let output = absolute_target(root)?.join("doc");
+    let failed = |error| format!("cannot write {}: {error}", output.display());
+    // Without the pages of private items and of crates that are no API.
+    fs::remove_dir_all(&output).map_err(failed)?;
+    doc(&PRODUCT.map(|name| format!("--package {name}")).join(" "))?;
+    fs::write(output.join("index.html"), landing_page(root)?).map_err(failed)?;
+    println!("doc: the API is {}", output.join("index.html").display());
     Ok(())
 }
 
-/// The command that compiles mdBook, without its web server and search.
-pub(crate) fn install_mdbook() -> Cargo {
-    cargo::install_tool("mdbook", MDBOOK)
+/// Returns the page that lists the crates of the API with their descriptions.
+fn landing_page(root: &Path) -> Result<String, String> {
+    let mut page = String::from(
+        "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>MegaPipe: API</title>\n\
+         <body style=\"font-family: sans-serif; max-width: 45em; margin: 2em auto\">\n\
+         <h1>MegaPipe: API</h1>\n<dl>\n",
+    );
+    for name in PRODUCT {
+        let path = format!("crates/{name}/Cargo.toml");
+        let manifest = fs::read_to_string(root.join(&path))
+            .map_err(|error| format!("cannot read {path}: {error}"))?;
+        let what = manifest.lines().find_map(|line| line.strip_prefix("description = "));
+        let what = what.unwrap_or_default().trim_matches('"');
+        let module = name.replace('-', "_");
+        page += &format!("<dt><a href=\"{module}/index.html\">{name}</a><dd>{what}\n");
+    }
+    Ok(page + "</dl>\n</html>\n")
 }
 
 fn execute(cargo: &Cargo, root: &Path) -> Result<(), String> {

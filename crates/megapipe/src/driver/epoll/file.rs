@@ -47,7 +47,9 @@ fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) ->
                 // distinguishes them.
                 left = rest(vector, done, most - done);
             }
-            Err(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS) => {
+            Err(errno)
+                if sys::is_refusal(errno) || [libc::EAGAIN, libc::EOPNOTSUPP].contains(&errno) =>
+            {
                 return Cached::Missing { done };
             }
             Err(_) if done > 0 => return Cached::Ended(done as i32),

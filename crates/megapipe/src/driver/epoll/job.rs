@@ -157,9 +157,16 @@ pub(super) fn preadv(
         // SAFETY: the operation's contract keeps the parts writable until its outcome.
         return calls.retried(|| unsafe { libc::readv(fd, parts, count) });
     }
+    let offset = offset as libc::off_t;
     // Offset -1 stands for the file position here as well.
     // SAFETY: the operation's contract keeps the parts writable until its outcome.
-    calls.retried(|| unsafe { libc::preadv2(fd, parts, count, offset as libc::off_t, flags) })
+    match calls.retried(|| unsafe { libc::preadv2(fd, parts, count, offset, flags) }) {
+        Err(errno) if flags == 0 && sys::is_refusal(errno) => {
+            // SAFETY: as above.
+            calls.retried(|| unsafe { libc::preadv(fd, parts, count, offset) })
+        }
+        result => result,
+    }
 }
 
 fn pwritev(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Result<usize, i32> {

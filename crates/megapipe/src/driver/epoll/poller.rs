@@ -99,8 +99,7 @@ impl Poller {
             && self.precise
         {
             match calls.once(|| self.wait_precisely(pause)) {
-                // A sandbox that does not know the call may refuse it with EPERM.
-                Err(libc::ENOSYS | libc::EPERM) => self.precise = false,
+                Err(errno) if sys::is_refusal(errno) => self.precise = false,
                 result => return counted(result),
             }
         }

@@ -118,7 +118,9 @@ fn is_over(entry: &Entry, written: usize, left: usize) -> bool {
 fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Result<usize, i32> {
     if entry.quiet {
         match calls.writev(entry.fd(), vector, true) {
-            Err(libc::EOPNOTSUPP | libc::ENOSYS) => entry.quiet = false,
+            Err(errno) if errno == libc::EOPNOTSUPP || sys::is_refusal(errno) => {
+                entry.quiet = false;
+            }
             result => return result,
         }
     }

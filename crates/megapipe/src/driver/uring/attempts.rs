@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn this_kernel_is_tried_without_leaving_anything_behind() {
         let mut lacks = Lacks::default();
-        let mut ring = Ring::new(64, &mut lacks).unwrap();
+        let mut ring = Ring::new(32, 64, &mut lacks).unwrap();
         ring.submitter().register_files_sparse(1).unwrap();
         ring.enable(&mut lacks).unwrap();
         for _ in 0..3 {

@@ -7,6 +7,7 @@ use crate::sys::{check, errno};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, squeue};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -18,9 +19,11 @@ const UNREGISTER_EVENTFD: u32 = 5;
 const REGISTER_RING_FDS: u32 = 20;
 const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
 
-/// Length of the submission queue: several batches, so that requests can collect while the kernel
-/// takes none.
-const SUBMISSIONS: u32 = 1024;
+/// Bounds of the length of the submission queue.
+const SUBMISSIONS: RangeInclusive<u32> = 256..=1024;
+/// Batches for which the submission queue has room, so that requests can collect while the kernel
+/// takes none. Each entry takes 64 bytes of the user's locked memory.
+const BATCHES: u32 = 8;
 
 /// Effectively infinite time-out (34 years) that does not overflow the kernel's nanoseconds.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -85,7 +88,7 @@ impl Ring {
     /// takes no requests before [`enable`](Self::enable).
     ///
     /// Adds missing features to `lacks`. Fails with the kernel's errno.
-    pub(super) fn new(completions: u32, lacks: &mut Lacks) -> io::Result<Ring> {
+    pub(super) fn new(batch: u32, completions: u32, lacks: &mut Lacks) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder
             .dontfork()
@@ -95,7 +98,8 @@ impl Ring {
             .setup_submit_all()
             .setup_clamp()
             .setup_cqsize(completions);
-        let entries = SUBMISSIONS.min(completions);
+        let collected = (batch * BATCHES).clamp(*SUBMISSIONS.start(), *SUBMISSIONS.end());
+        let entries = collected.min(completions);
         let inner = match builder.clone().setup_no_sqarray().build(entries) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let inner = builder.build(entries)?;
@@ -344,10 +348,19 @@ mod tests {
     use io_uring::register::Probe;
     use io_uring::types::Fd;
 
+    /// All rings of a user share the limit on locked memory, often 8 MiB.
+    #[test]
+    fn the_submission_queue_has_room_for_eight_batches() {
+        for (batch, completions, expected) in [(1, 4096, 256), (64, 4096, 512), (1024, 64, 64)] {
+            let ring = Ring::new(batch, completions, &mut Lacks::default()).unwrap();
+            assert_eq!(ring.inner.params().sq_entries(), expected);
+        }
+    }
+
     #[test]
     fn a_lingering_wait_does_not_end_with_nothing() {
         let mut lacks = Lacks::default();
-        let mut ring = Ring::new(64, &mut lacks).unwrap();
+        let mut ring = Ring::new(32, 64, &mut lacks).unwrap();
         ring.enable(&mut lacks).unwrap();
         let later = OwnedFd::from(Timer::after(Duration::from_millis(20)).unwrap());
         let entry = opcode::PollAdd::new(Fd(later.as_raw_fd()), libc::POLLIN as u32).build();
@@ -379,7 +392,7 @@ mod tests {
         let open = opcode::OpenAt::new(Fd(libc::AT_FDCWD), name.as_ptr());
         let open = open.flags(libc::O_CLOEXEC).build();
         assert_eq!(answer(&mut set_up().ring, &open), -libc::EACCES);
-        let mut other = Ring::new(64, &mut Lacks::default()).unwrap();
+        let mut other = Ring::new(32, 64, &mut Lacks::default()).unwrap();
         other.submitter().register_enable_rings().unwrap();
         let opened = answer(&mut other, &open);
         assert!(opened >= 0, "a ring without restrictions answers {opened}");
@@ -399,7 +412,7 @@ mod tests {
     fn a_channels_ring_refuses_all_other_operations_and_flags() {
         let mut ring = set_up().ring;
         let mut known = Probe::new();
-        let unused = Ring::new(64, &mut Lacks::default()).unwrap();
+        let unused = Ring::new(32, 64, &mut Lacks::default()).unwrap();
         unused.submitter().register_probe(&mut known).unwrap();
         // Later operations may need a ring of another form.
         let others = (0..=opcode::FixedFdInstall::CODE)

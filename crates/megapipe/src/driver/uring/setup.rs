@@ -42,7 +42,7 @@ impl Parts {
     /// Creates a ring with a file table and buffer rings, if the kernel has them.
     pub(super) fn new(config: &Config, pools: Pools) -> io::Result<Parts> {
         let mut lacks = Lacks::default();
-        let mut ring = Ring::new(config.completions, &mut lacks)?;
+        let mut ring = Ring::new(config.batch, config.completions, &mut lacks)?;
         let places = config.max_lightweight.min(descriptor_limit()?).max(1);
         lacks.judge(Feature::FileTable, ring.submitter().register_files_sparse(places))?;
         let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);

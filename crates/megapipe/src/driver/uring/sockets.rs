@@ -196,11 +196,17 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             Operation::Write { address, bytes, offset } => {
                 libc::pwrite(fd, address.cast(), bytes as usize, offset as libc::off_t)
             }
+            Operation::ReadVectored { vector, count, offset: NO_OFFSET } => {
+                libc::readv(fd, vector, count as libc::c_int)
+            }
             Operation::ReadVectored { vector, count, offset } => {
-                libc::preadv2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
+                libc::preadv(fd, vector, count as libc::c_int, offset as libc::off_t)
+            }
+            Operation::WriteVectored { vector, count, offset: NO_OFFSET } => {
+                libc::writev(fd, vector, count as libc::c_int)
             }
             Operation::WriteVectored { vector, count, offset } => {
-                libc::pwritev2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
+                libc::pwritev(fd, vector, count as libc::c_int, offset as libc::off_t)
             }
             // Clears the state of a failed connection attempt.
             Operation::Connect { address, bytes } => libc::connect(fd, address, bytes) as isize,

@@ -62,6 +62,8 @@ pub(super) struct Extras {
     listener: Option<Box<Listener>>,
     /// Whether the kernel reports ancillary data with its datagrams.
     pub(super) ancillary: bool,
+    /// Whether output failed part-way, so that closing resets the connection.
+    pub(super) cut: bool,
     /// Unblocks its signals when the member is removed.
     _blocked: Option<Box<Blocked>>,
 }
@@ -139,6 +141,11 @@ impl Member {
 
     pub(super) fn limits_mut(&mut self) -> Option<&mut Limits> {
         self.extras.as_deref_mut()?.limits.as_deref_mut()
+    }
+
+    /// Returns whether output failed part-way.
+    pub(super) fn is_cut(&self) -> bool {
+        self.extras.as_deref().is_some_and(|extras| extras.cut)
     }
 
     /// Returns the queued output of the outbound lane.

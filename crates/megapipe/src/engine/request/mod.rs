@@ -172,6 +172,16 @@ impl Request {
         }
     }
 
+    /// Whether output on a stream failed when a part of it may have been written: the peer would
+    /// take what comes behind it for the rest. The application itself has cancelled the others, and
+    /// on an ended connection all that follows fails anyway.
+    pub(crate) fn ends_part_way(&self, result: i32) -> bool {
+        let others = [libc::ECANCELED, libc::ECONNRESET, libc::EPIPE];
+        let is_failed = result < 0 && !others.contains(&-result);
+        let has_begun = self.progress > 0 || matches!(self.command, Command::SendFile(_));
+        is_failed && self.lane == Lane::Outbound && self.writes() && has_begun
+    }
+
     /// Whether it reads bytes until the end of a stream.
     pub(crate) fn reads(&self) -> bool {
         match self.command {

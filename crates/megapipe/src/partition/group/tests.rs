@@ -171,6 +171,31 @@ impl World {
     }
 }
 
+/// Each of the members that leave holds more queues than the one before.
+#[test]
+fn many_members_leave_in_little_time() {
+    const MEMBERS: usize = 300;
+    const LIMIT_NS: u64 = 5_000_000_000;
+    let listener = listener();
+    let mut group = Group::found(listener.as_fd()).unwrap();
+    let mailbox = Mailbox::new(wake_pair().unwrap().0);
+    let join = |cpu| group.join(&CpuSet::one(cpu), &mailbox, true).unwrap().id;
+    let members: Vec<u64> = (0..MEMBERS).map(join).collect();
+    let before_ns = sys::clock::thread_cpu_ns();
+    for (left, member) in (1..).zip(&members[..MEMBERS - 1]) {
+        group.leave(*member);
+        let loads = group.loads(&group.shares);
+        assert_eq!(loads.iter().map(|(_, held)| held).sum::<usize>(), MEMBERS);
+        let most = loads.iter().map(|(_, held)| *held).max();
+        let fair = MEMBERS.div_ceil(MEMBERS - left);
+        assert!(most.is_some_and(|most| most <= 2 * fair), "{most:?} of {fair}");
+    }
+    let took_ns = sys::clock::thread_cpu_ns() - before_ns;
+    assert!(took_ns < LIMIT_NS, "{took_ns} ns");
+    group.leave(members[MEMBERS - 1]);
+    assert!(group.dissolve().connections.is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,

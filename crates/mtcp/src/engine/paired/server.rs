@@ -68,6 +68,9 @@ pub(crate) enum PairedError {
     /// There are no threads or descriptors left.
     #[error("cannot start a thread: {0}")]
     System(#[from] io::Error),
+    /// It would keep all capabilities.
+    #[error("cannot drop capabilities: {0}")]
+    Capabilities(io::Error),
     /// Its system calls cannot be restricted.
     #[error("{0}")]
     Seccomp(#[from] SeccompError),
@@ -76,7 +79,7 @@ pub(crate) enum PairedError {
 /// Starts the engine's thread; returns the application's side. Dropping that ends the thread.
 ///
 /// # Errors
-/// The errors of pthread_create(3), eventfd(2) and seccomp(2).
+/// The errors of pthread_create(3), eventfd(2), capset(2) and seccomp(2).
 pub(crate) fn start(
     engine: Engine,
     cpu: Option<usize>,
@@ -107,11 +110,10 @@ pub(crate) fn start(
         if let Some(Err(error)) = cpu.map(crate::system::pin) {
             tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
-        crate::sandbox::drop_capabilities();
-        let entered = if has_filter { crate::sandbox::enter() } else { Ok(()) };
-        let is_restricted = entered.is_ok();
+        let outcome = restrict(has_filter);
+        let is_restricted = outcome.is_ok();
         // The receiver waits for it.
-        let _ = restricted.send(entered);
+        let _ = restricted.send(outcome);
         if is_restricted {
             server.run();
         }
@@ -120,6 +122,12 @@ pub(crate) fn start(
     outcome.recv().unwrap_or(Ok(()))?;
     let sender = Sender::new(command_producer, engine_alarm);
     Ok(Application::new(sender, events, alarm, status, addresses, thread))
+}
+
+/// Restricts the calling thread to what an engine needs.
+fn restrict(has_filter: bool) -> Result<(), PairedError> {
+    crate::sandbox::drop_capabilities().map_err(PairedError::Capabilities)?;
+    if has_filter { Ok(crate::sandbox::enter()?) } else { Ok(()) }
 }
 
 /// Reports to the application that the engine has ended, also by a panic, and wakes it.

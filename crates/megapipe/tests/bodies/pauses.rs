@@ -1,0 +1,52 @@
+//! Tests that input is discarded while a peer pauses. It lasts seconds, so only system tests
+//! include it.
+
+use crate::common::Rig;
+use megapipe::{Config, DriverChoice, Event};
+use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// More bytes than the kernel takes for a peer that does not read.
+const STUCK_BYTES: usize = 16 << 20;
+/// What the peer has not read when the pauses begin.
+const BYTES: usize = 1 << 20;
+const PAUSE: Duration = Duration::from_millis(1100);
+/// The silence after which a channel closes: longer than a pause, shorter than all together.
+const SILENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn a_peer_that_pauses_while_it_sends_gets_all(driver: DriverChoice) {
+    // A machine that stops the peer for too long makes it silent; then nothing is learned.
+    while !is_served_in_spite_of_pauses(driver) {}
+}
+
+/// Returns false if the peer was silent for longer than it wanted.
+fn is_served_in_spite_of_pauses(driver: DriverChoice) -> bool {
+    // Without a limit for the close: only discarding ends it.
+    let mut rig = Rig::with(driver, Config { close_timeout: Duration::MAX, ..Config::default() });
+    let (mut ours, handle) = rig.tcp_pair();
+    rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
+    rig.close(handle).unwrap();
+    let peer = thread::spawn(move || {
+        // The channel discards some input before all is written, so it continues afterwards.
+        ours.write_all(&vec![7; STUCK_BYTES]).unwrap();
+        let mut last = Instant::now();
+        ours.read_exact(&mut vec![0; STUCK_BYTES - BYTES]).unwrap();
+        for _ in 0..3 {
+            thread::sleep(PAUSE);
+            let written = ours.write_all(b"more");
+            if last.elapsed() >= SILENCE {
+                return None;
+            }
+            written.expect("the channel still discards");
+            last = Instant::now();
+        }
+        let mut rest = Vec::new();
+        ours.read_to_end(&mut rest).expect("no reset before the end");
+        Some(rest.len())
+    });
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    let rest = peer.join().unwrap();
+    assert!(rest.is_none_or(|rest| rest == BYTES), "{rest:?}");
+    rest.is_some()
+}

@@ -1,0 +1,415 @@
+//! Tests of `iobench serve` and `iobench load` together, and of `load` against faulty servers.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use systemtests_bench::{
+    Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
+};
+use testkit::process::program;
+
+fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
+    let arguments = ["load", "--connect", address, "--connections", "8"];
+    let usual = ["--duration", "200ms"];
+    let duration = if more.contains(&"--duration") { &[][..] } else { &usual };
+    let (status, document, printed) = run_with_json(&[&arguments[..], duration, more].concat());
+    (status, document["results"][0].clone(), printed)
+}
+
+/// Repeats the run if the only complaint is that a thread did not get its CPU in the whole
+/// measurement, which happens on a busy machine.
+fn load_undisturbed(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
+    for _ in 0..20 {
+        let (status, result, printed) = load(address, more);
+        let notes = result["notes"].as_array().unwrap();
+        // The last of these does not make a row invalid.
+        let busy = ["got no answer", "no transaction was completed", "the clients were busy"];
+        let is_busy = |note: &Value| busy.iter().any(|busy| note.to_string().contains(busy));
+        if result["valid"] == true || !notes.iter().all(is_busy) {
+            return (status, result, printed);
+        }
+    }
+    load(address, more)
+}
+
+fn assert_loads(server: &str) {
+    let serving = Serving::start(server);
+    for message_bytes in ["1", "7", "64", "65536", "1048576"] {
+        for transactions in ["1", "3", "0"] {
+            let size = ["--message-bytes", message_bytes, "--transactions", transactions];
+            let (status, result, printed) = load_undisturbed(&serving.address, &size);
+            assert_eq!(status, Some(0), "{server}, {size:?}: {printed}");
+            assert!(printed.contains(", 0 errors, "), "{printed}");
+            let totals = &result["totals"];
+            let [sent, received] =
+                ["client_bytes_sent", "client_bytes_received"].map(|name| totals[name].as_u64());
+            assert!(sent >= received && received > Some(0), "{totals}");
+            assert!(result["throughput"].as_f64().unwrap() > 0.0);
+            assert!(result["latency_us"]["p50"].as_f64().unwrap() > 0.0);
+        }
+    }
+    assert_eq!(serving.interrupt(), Some(0));
+}
+
+#[test]
+fn every_message_size_is_echoed_by_epoll() {
+    assert_loads("epoll");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_megapipe() {
+    assert_loads("megapipe");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_megapipe_over_epoll() {
+    assert_loads("megapipe-epoll");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_megapipe_stealing() {
+    assert_loads("megapipe-stealing");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_epoll_partitioned() {
+    assert_loads("epoll-partitioned");
+}
+
+/// Serves every connection on a thread of its own until the test ends.
+fn hostile(serve: fn(TcpStream)) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn assert_invalid(serve: fn(TcpStream), more: &[&str], reason: &str) {
+    let (status, result, printed) = load(&hostile(serve), &[more, &["--strict"]].concat());
+    assert_eq!((status, &result["valid"]), (Some(3), &Value::Bool(false)), "{printed}");
+    assert!(result["notes"].to_string().contains(reason), "{}", result["notes"]);
+    assert!(printed.contains("INVALID"), "{printed}");
+}
+
+#[test]
+fn wrong_bytes_are_noticed_at_any_place() {
+    fn flip<const PLACE: usize>(mut stream: TcpStream) {
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() {
+            message[PLACE] ^= 1;
+            if stream.write_all(&message).is_err() {
+                return;
+            }
+        }
+    }
+    assert_invalid(flip::<0>, &[], "answers differed");
+    assert_invalid(flip::<31>, &[], "answers differed");
+    assert_invalid(flip::<63>, &[], "answers differed");
+}
+
+#[test]
+fn an_old_answer_is_not_taken_for_the_new_one() {
+    fn repeat_the_first(mut stream: TcpStream) {
+        let mut first = [0; 64];
+        let mut message = [0; 64];
+        if stream.read_exact(&mut first).is_err() {
+            return;
+        }
+        while stream.write_all(&first).is_ok() && stream.read_exact(&mut message).is_ok() {}
+    }
+    assert_invalid(repeat_the_first, &[], "answers differed");
+}
+
+#[test]
+fn surplus_bytes_are_noticed() {
+    fn add_one(mut stream: TcpStream) {
+        let mut message = [0; 65];
+        while stream.read_exact(&mut message[..64]).is_ok() && stream.write_all(&message).is_ok() {}
+    }
+    assert_invalid(add_one, &[], "answers differed");
+}
+
+#[test]
+fn connections_that_end_early_are_noticed() {
+    fn half_an_answer(mut stream: TcpStream) {
+        let mut message = [0; 64];
+        let _ = stream.read_exact(&mut message).and_then(|()| stream.write_all(&message[..32]));
+    }
+    fn slam(stream: TcpStream) {
+        drop(stream);
+    }
+    for transactions in ["1", "0"] {
+        let more = ["--transactions", transactions];
+        assert_invalid(half_an_answer, &more, "closed or reset by the server");
+        assert_invalid(slam, &more, "closed or reset by the server");
+    }
+}
+
+#[test]
+fn silence_is_noticed() {
+    fn listen_only(mut stream: TcpStream) {
+        let mut message = [0; 4096];
+        while matches!(stream.read(&mut message), Ok(1..)) {}
+    }
+    assert_invalid(listen_only, &[], "got no answer");
+}
+
+/// Echoes for half a second after the connection was made, then stops answering.
+fn fall_silent(mut stream: TcpStream) {
+    let (begun, mut message) = (Instant::now(), [0; 64]);
+    while stream.read_exact(&mut message).is_ok() {
+        if begun.elapsed() < Duration::from_millis(500) && stream.write_all(&message).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_server_that_falls_silent_is_noticed() {
+    let more = ["--transactions", "0", "--duration", "2s"];
+    assert_invalid(fall_silent, &more, "8 requests got no answer, the oldest for ");
+}
+
+#[test]
+fn dead_connections_are_noticed() {
+    fn every_second(mut stream: TcpStream) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        // The first connection only tests whether there is a server.
+        if NUMBER.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            return fall_silent(stream);
+        }
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+    }
+    let more = ["--transactions", "0", "--duration", "2s"];
+    assert_invalid(every_second, &more, "4 requests got no answer, the oldest for ");
+}
+
+#[test]
+fn delays_and_pauses_show_in_latencies() {
+    fn late(mut stream: TcpStream) {
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() {
+            thread::sleep(Duration::from_millis(5));
+            if stream.write_all(&message).is_err() {
+                return;
+            }
+        }
+    }
+    fn stalling(mut stream: TcpStream) {
+        static ANSWERS: AtomicUsize = AtomicUsize::new(0);
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() {
+            if ANSWERS.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
+                thread::sleep(Duration::from_millis(50));
+            }
+            if stream.write_all(&message).is_err() {
+                return;
+            }
+        }
+    }
+    let more = ["--transactions", "0", "--duration", "500ms"];
+    let latency = |serve: fn(TcpStream), name: &str| {
+        let (status, result, printed) = load_undisturbed(&hostile(serve), &more);
+        assert_eq!(status, Some(0), "{printed}");
+        result["latency_us"][name].as_f64().unwrap()
+    };
+    let (p1, p99) = (latency(late, "p1"), latency(stalling, "p99"));
+    assert!(p1 >= 4_900.0 && p99 >= 49_000.0, "{p1} {p99}");
+}
+
+/// Answers every complete request of one size with an answer of another size.
+fn answer<const REQUEST: usize, const RESPONSE: usize>(mut stream: TcpStream) {
+    let mut request = vec![0; REQUEST];
+    let response = vec![b'.'; RESPONSE];
+    while stream.read_exact(&mut request).is_ok() && stream.write_all(&response).is_ok() {}
+}
+
+#[test]
+fn answers_may_have_another_size_than_requests() {
+    fn assert_answered<const REQUEST: usize, const RESPONSE: usize>() {
+        let address = hostile(answer::<REQUEST, RESPONSE>);
+        let (request, response) = (REQUEST.to_string(), RESPONSE.to_string());
+        for transactions in ["1", "3", "0"] {
+            let more = ["--request-bytes", &request, "--response-bytes", &response];
+            let more = [&more[..], &["--transactions", transactions]].concat();
+            let (status, result, printed) = load_undisturbed(&address, &more);
+            assert_eq!(status, Some(0), "{more:?}: {printed}");
+            assert_eq!(result["workload"], "request-response");
+            assert_eq!(result["request_bytes"], REQUEST);
+            assert_eq!(result["response_bytes"], RESPONSE);
+            let totals = &result["totals"];
+            let count = |name: &str| totals[&format!("client_{name}")].as_u64().unwrap();
+            let complete = count("transactions") * RESPONSE as u64;
+            // Each of eight connections may be in the middle of an answer at the end.
+            let most = complete + 8 * RESPONSE as u64;
+            assert!((complete..=most).contains(&count("bytes_received")), "{totals}");
+            assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{totals}");
+        }
+    }
+    assert_answered::<1, 1_048_576>();
+    assert_answered::<40, 65_536>();
+    assert_answered::<64, 1>();
+    assert_answered::<100_000, 10>();
+}
+
+#[test]
+fn requests_that_are_no_echo_are_http() {
+    fn strict(mut stream: TcpStream) {
+        let mut request = [0; 90];
+        while stream.read_exact(&mut request).is_ok()
+            && request.starts_with(b"GET /?")
+            && request.ends_with(b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            && stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_ok()
+        {}
+    }
+    let address = hostile(strict);
+    let more = ["--request-bytes", "90", "--response-bytes", "27"];
+    let (status, _, printed) = load_undisturbed(&address, &more);
+    assert_eq!(status, Some(0), "{printed}");
+}
+
+#[test]
+fn answers_of_a_wrong_size_are_noticed() {
+    let sizes = ["--request-bytes", "64", "--response-bytes", "10"];
+    assert_invalid(answer::<64, 11>, &sizes, "answers differed");
+    assert_invalid(answer::<64, 9>, &sizes, "got no answer");
+    fn half(mut stream: TcpStream) {
+        let mut request = [0; 64];
+        let _ = stream.read_exact(&mut request).and_then(|()| stream.write_all(&[0; 5]));
+    }
+    assert_invalid(half, &sizes, "closed or reset by the server");
+}
+
+#[test]
+fn sizes_come_in_pairs_or_alone() {
+    for wrong in [
+        &["--request-bytes", "64"][..],
+        &["--response-bytes", "64"],
+        &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
+        &["--server", "epoll"],
+        &["--beside", "wrk {address}"],
+        &["--rounds", "3"],
+    ] {
+        let output = run(&[&["load", "--connect", "127.0.0.1:9"], wrong].concat());
+        assert_eq!(
+            output.status.code(),
+            testkit::refusal_status(&output),
+            "{wrong:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn load_brings_a_server_of_its_own() {
+    let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "200ms"];
+    let (status, document, printed) = run_with_json(&arguments);
+    assert_eq!(status, Some(0), "{printed}");
+    let row = &document["results"][0];
+    assert!(row["totals"]["client_bytes_received"].as_u64() > Some(0), "{row}");
+    assert_eq!((&row["subject"], &row["workload"]), (&"epoll".into(), &"echo".into()));
+}
+
+fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
+    let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "400ms"];
+    let beside = ["--beside", command, "--rounds", "3"];
+    run_with_json(&[&arguments[..], &beside, more].concat())
+}
+
+/// Repeats the run if a client did not get its CPU in a pair of runs, which happens on a busy
+/// machine: a ratio needs at least three rounds.
+fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
+    for _ in 0..20 {
+        let (status, document, printed) = beside(command, &[]);
+        let ours = &document["results"][1];
+        if RATIOS.iter().all(|ratio| !ours[ratio].is_null()) {
+            return (status, document, printed);
+        }
+    }
+    beside(command, &[])
+}
+
+const RATIOS: [&str; 2] = ["throughput_ratio", "client_cpu_ratio"];
+
+#[test]
+fn another_client_runs_beside_ours() {
+    let command = program("iobench").display().to_string()
+        + " load --connect {address} --connections 8 --duration {seconds}s";
+    let (status, document, printed) = beside_undisturbed(&command);
+    assert_eq!(status, Some(0), "{printed}");
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for (row, client) in rows.iter().zip(["iobench", "iobench load"]) {
+        assert_eq!(row["subject"], client);
+        assert!(row["throughput"].as_f64() > Some(0.0), "{row}");
+        assert!(row["client_cpu_us"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["client_cpus"].as_array().unwrap().len(), 1);
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 3, "{row}");
+    }
+    for ratio in RATIOS {
+        let [low, median, high] =
+            ["low", "estimate", "high"].map(|field| rows[1][ratio][field].as_f64().unwrap());
+        assert!(0.0 < low && low <= median && median <= high, "{document}");
+        assert_eq!(rows[0][ratio]["estimate"], 1.0);
+    }
+    assert_eq!(document["baseline"], "iobench");
+    assert!(document["experiment"]["file"].as_str().unwrap().contains(&command), "{document}");
+    assert!(printed.contains("iobench load against iobench"), "{printed}");
+}
+
+#[test]
+fn a_client_that_fails_beside_ours_is_noticed() {
+    for (more, expected) in [(&[][..], 0), (&["--strict"], 3)] {
+        let (status, document, printed) = beside("false {address}", more);
+        assert_eq!(status, Some(expected), "{printed}");
+        assert_eq!(printed.contains("not all results are valid"), expected == 0, "{printed}");
+        for row in document["results"].as_array().unwrap() {
+            assert_eq!(row["valid"], false, "{printed}");
+            let notes = row["notes"].to_string();
+            assert!(
+                notes.contains("false failed") && notes.contains("ended before its time"),
+                "{notes}"
+            );
+        }
+    }
+    let output = run(&["load", "--server", "epoll", "--beside", "no-such-client {address}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("install the program"), "{}", stderr(&output));
+    let output = run(&["load", "--server", "epoll", "--beside", "wrk"]);
+    assert!(stderr(&output).contains("{address}"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupted_contest_leaves_no_process() {
+    let arguments = ["load", "--server", "epoll", "--duration", "30s"];
+    // `tail` waits for ever and is not a client; only the end of the comparison ends it.
+    let beside = ["--beside", "tail -f /dev/null --pid=1 {address}"];
+    let mut child = iobench(&[&arguments[..], &beside].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The server, and the other client, which runs first.
+    let others = wait_for_children(child.id(), 2);
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(wait(&mut child), Some(130));
+    assert!(!others.iter().any(|other| is_alive(*other)), "{others:?} live on");
+}
+
+#[test]
+fn an_absent_server_is_an_error_with_a_remedy() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = run(&["load", "--connect", &free.to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = stderr(&output);
+    assert!(message.contains("iobench: cannot connect") && message.contains("serve"), "{message}");
+}
