@@ -140,27 +140,40 @@ static void shared_port(uint64_t seed) {
 #define IP_LOCAL_PORT_RANGE 51
 #endif
 
+/* A connection from `*port`; while anybody else has it, from another, which `*port` then is. */
+static int connect_from(uint16_t *port, const struct sockaddr_in *there) {
+    for (int attempt = 0; attempt < 100; attempt++) {
+        uint32_t range = (uint32_t)*port << 16 | *port;
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof range) != 0) exit(77);
+        if (connect(fd, (const struct sockaddr *)there, sizeof *there) == 0) return fd;
+        CHECK(errno == EADDRNOTAVAIL);
+        close(fd);
+        struct sockaddr_in other;
+        close(listen_anywhere(&other));
+        *port = ntohs(other.sin_port);
+    }
+    CHECK(!"a free port");
+    return -1;
+}
+
 /* Connections to several listeners with a range of one local port, which they can share only if no
    socket is bound to it before it is connected. */
 static void one_local_port(uint64_t seed) {
     struct sockaddr_in there[4], here;
     socklen_t size = sizeof here;
     int listeners[4], ends[4];
-    close(listen_anywhere(&here));
-    uint32_t port = ntohs(here.sin_port), range = port << 16 | port;
-    int probe = socket(AF_INET, SOCK_STREAM, 0);
-    if (setsockopt(probe, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof range) != 0) exit(77);
-    close(probe);
     for (int index = 0; index < 4; index++) listeners[index] = listen_anywhere(&there[index]);
+    uint16_t port = ntohs(there[0].sin_port), first = 0; /* taken: the first attempt fails */
     pid_t child = fork();
     CHECK(child >= 0);
     for (int index = 0; index < 4; index++) {
         if (child == 0) {
-            int fd = ends[index] = socket(AF_INET, SOCK_STREAM, 0);
-            CHECK(setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof range) == 0);
-            CHECK(connect(fd, (struct sockaddr *)&there[index], sizeof there[index]) == 0);
-            CHECK(getsockname(fd, (struct sockaddr *)&here, &size) == 0);
+            ends[index] = connect_from(&port, &there[index]);
+            CHECK(getsockname(ends[index], (struct sockaddr *)&here, &size) == 0);
             CHECK(ntohs(here.sin_port) == port);
+            if (index == 0) first = port;
+            CHECK(port == first);
         } else {
             CHECK((ends[index] = accept(listeners[index], NULL, NULL)) >= 0);
         }
