@@ -199,11 +199,14 @@ fn a_blocked_core_is_named_with_its_task(driver: DriverChoice) {
 /// Sends a signal to the thread that writes dumps, and waits until it has taken it.
 fn request_dump() {
     let process = std::process::id();
-    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let is_writer = |task: &PathBuf| {
         fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("megapipe-rt-dum"))
     };
-    let writer = tasks.into_iter().find(is_writer).expect("the thread runs");
+    // A new thread gives itself its name, so there may be none yet.
+    let writer = testkit::within(TIME_LIMIT, "the thread has its name", || {
+        let tasks = fs::read_dir("/proc/self/task").unwrap();
+        tasks.map(|task| task.unwrap().path()).find(is_writer)
+    });
     let id: libc::c_long = writer.file_name().unwrap().to_str().unwrap().parse().unwrap();
     // SAFETY: the call takes only numbers; the thread waits for the signal.
     let sent = unsafe {
