@@ -367,12 +367,6 @@ pub trait Driver {
         -libc::ECANCELED
     }
 
-    /// Returns the number of bytes that the outbound operation in flight of an endpoint has
-    /// transferred so far, if the driver does not report each part as an outcome.
-    fn moved(&mut self, _object: Object) -> usize {
-        0
-    }
-
     /// Returns the number of buffers of the large or small class that receives submitted now could
     /// use; `None` if these are all that are not leased.
     fn offered(&self, _large: bool) -> Option<usize> {

@@ -100,7 +100,6 @@ impl Engine {
             return;
         };
         limit.end = Some(end);
-        limit.moved = 0;
         if !std::mem::replace(&mut limit.planned, true) {
             self.plan(end, key, Purpose::End(lane));
         }
@@ -133,13 +132,6 @@ impl Engine {
         let (Some(end), Some(id)) = (limit.end, active) else { return };
         if end > now {
             limit.planned = true;
-            return self.plan(end, key, Purpose::End(lane));
-        }
-        let moved = if lane == Lane::Outbound { self.driver.moved(object) } else { 0 };
-        if moved > limit.moved
-            && let Some(end) = limit.time.and_then(|time| now.checked_add(time))
-        {
-            (limit.moved, limit.end, limit.planned) = (moved, Some(end), true);
             return self.plan(end, key, Purpose::End(lane));
         }
         let Some(request) = self.requests.get_mut(id) else { return };

@@ -95,7 +95,6 @@ impl Engine {
             aborted: false,
             closing: Closing::NotYet,
             overdue: None,
-            moved: 0,
             input: Input::default(),
         }));
         for lane in [Lane::Inbound, Lane::Readiness] {
@@ -184,11 +183,6 @@ impl Engine {
             return;
         }
         let lingers = leaving.input.is_lingering();
-        let moved = self.driver.moved(member.object);
-        if moved != leaving.moved && !lingers {
-            leaving.moved = moved;
-            leaving.overdue = now.checked_add(self.config.close_timeout);
-        }
         let overdue = leaving.overdue;
         if overdue.is_none_or(|at| at > now) {
             let again = self.begin_discarding(key).then(|| now + BEGIN_AFTER);

@@ -64,6 +64,26 @@ pub(crate) fn each_completion_begins_the_time_anew(driver: DriverChoice) {
     assert!(last.elapsed() >= limit / 2);
 }
 
+/// The first part of a write does not begin its time a second time.
+pub(crate) fn a_stuck_write_has_its_time_once(driver: DriverChoice) {
+    let limit = Duration::from_millis(200);
+    let mut rig = Rig::new(driver);
+    let (_ours, theirs) = unix_pair();
+    let handle = rig.join(theirs);
+    rig.set_time_limit(handle, Direction::Outbound, limit).unwrap();
+    rig.write(handle, vec![0; STUCK_BYTES]).unwrap();
+    for _ in 0..10 {
+        assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
+    }
+    // The time has passed, and the kernel may still have to end the write.
+    let mut came = rig.dispatch(limit + limit / 2).unwrap();
+    for _ in 0..10 {
+        came = came.or_else(|| rig.dispatch(Duration::from_millis(1)).unwrap());
+    }
+    let event = came.expect("the write ends within 1.5 times its limit").event;
+    assert_eq!(outcome(&event), Err(libc::ETIMEDOUT));
+}
+
 pub(crate) fn a_stuck_write_is_over_time(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (mut ours, handle) = {

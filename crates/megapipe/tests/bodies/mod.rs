@@ -193,6 +193,7 @@ macro_rules! every_driver {
                 each_completion_begins_the_time_anew,
                 a_stuck_write_is_over_time,
                 nothing_is_written_behind_a_stuck_write,
+                a_stuck_write_has_its_time_once,
                 a_request_that_waits_has_its_time_to_come,
                 a_limit_is_taken_back_or_set_late,
                 a_paused_receive_is_over_time,

@@ -25,18 +25,11 @@ pub(super) enum Phase {
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Bytes written so far.
-    pub(super) done: usize,
 }
 
 impl Task {
     pub(super) fn new(tag: u64, operation: Operation) -> Task {
-        Task { tag, operation, done: 0 }
-    }
-
-    /// The result of the operation if it is cancelled: the number of bytes written, if any.
-    pub(super) fn result_of_cancelling(&self) -> i32 {
-        if self.done > 0 { self.done as i32 } else { -libc::ECANCELED }
+        Task { tag, operation }
     }
 }
 

@@ -35,11 +35,14 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         Operation::ReceiveFrom { ancillary, .. } => {
             receive_from(calls, pools, entry, task.tag, ancillary)
         }
-        Operation::Write { address, bytes, .. } | Operation::WriteMore { address, bytes } => {
-            write(calls, entry, task, address, bytes as usize)
+        Operation::Write { address, bytes, .. } => {
+            write(calls, entry, address, bytes as usize, 0)
+        }
+        Operation::WriteMore { address, bytes } => {
+            write(calls, entry, address, bytes as usize, libc::MSG_MORE)
         }
         Operation::WriteVectored { vector, count, .. } => {
-            write_vectored(calls, entry, task, view(vector, count))
+            write_vectored(calls, entry, view(vector, count))
         }
         Operation::SendTo { message } => send_to(calls, entry, message),
         Operation::Shutdown { how } => {

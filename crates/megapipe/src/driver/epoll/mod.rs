@@ -123,8 +123,7 @@ impl EpollDriver {
         }
         for direction in [Direction::Inbound, Direction::Outbound] {
             if let Some(task) = entry.side(direction).task.take_if(|task| wanted(task.tag)) {
-                let result = task.result_after(libc::ECANCELED);
-                self.outcomes.push_back(Outcome::plain(task.tag, result));
+                self.outcomes.push_back(Outcome::plain(task.tag, -libc::ECANCELED));
             }
         }
         if kind == Kind::File
@@ -227,12 +226,6 @@ impl Driver for EpollDriver {
             self.turn(object, direction);
         }
         Ok(())
-    }
-
-    fn moved(&mut self, object: Object) -> usize {
-        let entry = self.objects.get_mut(object);
-        let task = entry.and_then(|entry| entry.side(Direction::Outbound).task.as_ref());
-        task.map_or(0, |task| task.done as usize)
     }
 
     fn cancel(&mut self, tag: u64, object: Object) {

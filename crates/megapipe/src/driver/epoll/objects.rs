@@ -38,17 +38,10 @@ impl Direction {
     }
 }
 
-/// The unwritten buffers of a vectored write; the first may be partly written.
-pub(super) struct Rest(pub(super) Vec<libc::iovec>);
-
 /// An operation in flight.
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Bytes already transferred by a partial write: at most `TRANSFER_MAX`.
-    pub(super) done: u32,
-    /// The unwritten rest of a vectored write.
-    pub(super) rest: Option<Box<Rest>>,
     /// Whether the kernel is already connecting.
     pub(super) begun: bool,
     /// Number of failed attempts without an edge to wait for; such a task never has one.
@@ -57,7 +50,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(tag: u64, operation: Operation) -> Task {
-        Task { tag, operation, done: 0, rest: None, begun: false, retries: 0 }
+        Task { tag, operation, begun: false, retries: 0 }
     }
 
     /// Whether the operation continues after an outcome.
@@ -68,12 +61,6 @@ impl Task {
             | Operation::ReceiveFrom { repeat, .. } => repeat,
             _ => false,
         }
-    }
-
-    /// Returns the result of an operation that is cancelled or cannot be waited for. It reports
-    /// bytes that were already sent.
-    pub(super) fn result_after(&self, errno: i32) -> i32 {
-        if self.done > 0 { self.done as i32 } else { -errno }
     }
 }
 

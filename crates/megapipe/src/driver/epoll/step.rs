@@ -6,8 +6,6 @@ use crate::driver::Output;
 pub(super) enum Step {
     /// The operation would block; an edge will report readiness.
     Blocked,
-    /// The operation can continue at once, but others are served first.
-    Paused,
     /// The operation would block, and no edge will report readiness.
     Later,
     /// The operation's last outcome.
@@ -24,6 +22,11 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Maps the result of a call that moves bytes, and that ends its operation, to a step.
+    pub(super) fn moved(result: Result<usize, i32>) -> Step {
+        result.map_or_else(Step::failed, |bytes| Step::Ended(bytes as i32))
+    }
+
     /// Maps the `errno` of an operation that has transferred nothing yet to a step.
     pub(super) fn failed(errno: i32) -> Step {
         if errno == libc::EAGAIN { Step::Blocked } else { Step::Ended(-errno) }

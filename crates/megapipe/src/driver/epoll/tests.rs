@@ -77,6 +77,31 @@ impl Rig {
         outcome.result
     }
 
+    /// Writes until the kernel takes no more, as the engine does, and leaves a write of the rest
+    /// with this tag; returns the number of written bytes.
+    fn fill(&mut self, tag: u64, object: Object, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        loop {
+            self.submit(tag, object, write(&bytes[written..]));
+            self.driver.collect(&mut self.came, Some(Duration::ZERO)).unwrap();
+            if self.came.is_empty() {
+                return written;
+            }
+            written += usize::try_from(self.last(tag)).unwrap();
+        }
+    }
+
+    /// Waits for the write of a tag, and for those of its rest, until nothing is left.
+    fn finish_write(&mut self, tag: u64, object: Object, mut left: &[u8]) {
+        loop {
+            left = &left[usize::try_from(self.last(tag)).unwrap()..];
+            if left.is_empty() {
+                return;
+            }
+            self.submit(tag, object, write(left));
+        }
+    }
+
     /// Returns the lease of the next outcome.
     fn lease(&mut self, tag: u64) -> Lease {
         let outcome = self.next();

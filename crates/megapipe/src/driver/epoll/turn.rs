@@ -4,7 +4,6 @@
 use super::attempt::{attempt, burst};
 use super::objects::{Direction, Task};
 use super::step::Step;
-use super::write::TURN_BYTES;
 use super::{EpollDriver, HELPERS};
 use crate::driver::{Object, Outcome, Output, Wake};
 use std::io;
@@ -86,10 +85,6 @@ impl EpollDriver {
                     entry.side(direction).ready = false;
                     return self.park(object, direction, task);
                 }
-                Step::Paused => {
-                    self.schedule.worked(TURN_BYTES);
-                    break;
-                }
                 Step::Later => return self.retry_later(object, direction, task),
                 Step::Ended(result) => {
                     self.schedule.worked(result.max(0) as usize);
@@ -131,8 +126,7 @@ impl EpollDriver {
         if !entry.registered {
             let token = u64::from(object.0);
             if let Err(errno) = self.poller.add(&self.calls, entry.fd(), token) {
-                let result = task.result_after(errno);
-                self.outcomes.push_back(Outcome::plain(task.tag, result));
+                self.outcomes.push_back(Outcome::plain(task.tag, -errno));
                 return;
             }
             entry.registered = true;

@@ -12,10 +12,8 @@ pub(crate) struct Leaving {
     pub(crate) failure: Option<i32>,
     pub(crate) aborted: bool,
     pub(crate) closing: Closing,
-    /// When the member is aborted unless something has been written, or closed once all is written;
-    /// and what the driver had written of the current request at the last check.
+    /// When the member is aborted unless something has been written, or closed once all is written.
     pub(crate) overdue: Option<Instant>,
-    pub(crate) moved: usize,
     pub(crate) input: Input,
 }
 

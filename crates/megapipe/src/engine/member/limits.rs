@@ -18,8 +18,6 @@ pub(crate) struct Limit {
     pub(crate) end: Option<Instant>,
     /// Whether the deadline queue has an entry for it.
     pub(crate) planned: bool,
-    /// What the driver had transferred of the request at the last check.
-    pub(crate) moved: usize,
 }
 
 impl Limits {

@@ -422,14 +422,6 @@ impl<P: Port> Driver for MtcpDriver<P> {
         }
     }
 
-    fn moved(&mut self, object: Object) -> usize {
-        if let Some(kernel) = self.socket_below(object) {
-            return self.kernel.moved(kernel);
-        }
-        let entry = own(object).and_then(|number| self.entries.get_mut(number));
-        entry.and_then(|entry| entry.outbound.as_ref()).map_or(0, |task| task.done)
-    }
-
     fn offered(&self, large: bool) -> Option<usize> {
         self.kernel.offered(large)
     }

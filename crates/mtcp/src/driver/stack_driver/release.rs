@@ -20,7 +20,7 @@ impl<P: Port> MtcpDriver<P> {
             ended.extend(poll.map(|poll| (poll.tag, -libc::ECANCELED)));
             for task in [&mut entry.inbound, &mut entry.outbound] {
                 let task = task.take_if(|task| wanted(task.tag));
-                ended.extend(task.map(|task| (task.tag, task.result_of_cancelling())));
+                ended.extend(task.map(|task| (task.tag, -libc::ECANCELED)));
             }
             if let Phase::Connecting(socket) = phase
                 && !ended.is_empty()

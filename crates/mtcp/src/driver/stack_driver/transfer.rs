@@ -190,45 +190,44 @@ impl<P: Port> MtcpDriver<P> {
     /// Tries the sending operation of a connection.
     pub(super) fn try_outbound(&mut self, number: u32) {
         let Some(entry) = self.entries.get_mut(number) else { return };
-        let (Some(mut task), Phase::Connected(socket)) = (entry.outbound, entry.phase) else {
+        let (Some(task), Phase::Connected(socket)) = (entry.outbound, entry.phase) else {
             return;
         };
+        let mut done = 0;
         let sent = match task.operation {
             Operation::Write { address, bytes, .. } => {
                 // SAFETY: the memory of an operation is valid and unchanged until its last outcome.
                 let data = unsafe { data(address, bytes as usize) };
-                self.send(socket, data, SendFlags::default(), &mut task.done)
+                self.send(socket, data, SendFlags::default(), &mut done)
             }
             Operation::WriteMore { address, bytes } => {
                 // SAFETY: the memory of an operation is valid and unchanged until its last outcome.
                 let data = unsafe { data(address, bytes as usize) };
                 let send_flags = SendFlags { more: true, ..SendFlags::default() };
-                self.send(socket, data, send_flags, &mut task.done)
+                self.send(socket, data, send_flags, &mut done)
             }
             Operation::WriteVectored { vector, count, .. } => {
                 // SAFETY: the vector of an operation is valid and unchanged until its last outcome.
                 let vector = unsafe { pieces(vector, count) };
-                self.send_vectored(socket, vector, &mut task.done)
+                self.send_vectored(socket, vector, &mut done)
             }
             Operation::SendTo { message } => {
                 // SAFETY: the header and its vector are valid and unchanged until the operation's
                 // last outcome.
                 let vector = unsafe { pieces((*message).msg_iov, (*message).msg_iovlen as u32) };
-                self.send_vectored(socket, vector, &mut task.done)
+                self.send_vectored(socket, vector, &mut done)
             }
             _ => return,
         };
         self.moved = true;
         let Some(entry) = self.entries.get_mut(number) else { return };
-        if let Err(Error::WouldBlock) = sent {
-            entry.outbound = Some(task);
-            return;
-        }
-        entry.outbound = None;
         let result = match sent {
-            Ok(()) => task.done as i32,
+            Err(Error::WouldBlock) if done == 0 => return,
+            // The channel submits the rest.
+            Ok(()) | Err(Error::WouldBlock) => done as i32,
             Err(error) => -errno(error),
         };
+        entry.outbound = None;
         self.end(task.tag, result);
     }
 

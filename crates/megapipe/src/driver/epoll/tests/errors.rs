@@ -106,63 +106,22 @@ fn a_lack_of_buffers_is_no_error_of_the_socket() {
     assert!(lack(&mut rig, 3));
 }
 
-/// The kind of a test's write.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Write,
-    WriteVectored,
-}
-
-/// Starts a write of which a part is sent; returns the peer, too.
-fn half_written(
-    rig: &mut Rig,
-    way: Way,
-    bytes: &[u8],
-    vector: &[libc::iovec],
-) -> (Object, TcpStream) {
-    let (near, far) = tcp_pair();
+#[test]
+fn a_write_that_is_cancelled_leaves_no_error() {
+    let bytes = pattern(8 << 20);
+    let mut rig = Rig::new();
+    let (near, mut far) = tcp_pair();
     for (socket, option) in [(&near, libc::SO_SNDBUF), (&far, libc::SO_RCVBUF)] {
         set_option(socket, libc::SOL_SOCKET, option, 65536);
     }
     let near = rig.attach(near);
-    match way {
-        Way::Write => rig.submit(1, near, write(bytes)),
-        _ => rig.submit(1, near, write_parts(vector)),
-    }
-    rig.nothing();
-    (near, far)
-}
-
-#[test]
-fn a_write_that_is_cut_short_ends_with_the_error() {
-    let bytes = pattern(8 << 20);
-    for way in [Way::Write, Way::WriteVectored] {
-        let mut rig = Rig::new();
-        let vector = parts([&bytes[..1000], &bytes[1000..]]);
-        let (near, far) = half_written(&mut rig, way, &bytes, &vector);
-        reset_on_close(&far);
-        drop(far);
-        assert_eq!(rig.last(1), -libc::ECONNRESET, "{way:?}");
-        rig.submit(2, near, write(b"more"));
-        assert_eq!(rig.last(2), -libc::EPIPE, "{way:?}");
-    }
-}
-
-#[test]
-fn a_write_that_is_cancelled_leaves_no_error() {
-    let bytes = pattern(8 << 20);
-    for way in [Way::Write, Way::WriteVectored] {
-        let mut rig = Rig::new();
-        let vector = parts([&bytes[..1000], &bytes[1000..]]);
-        let (near, mut far) = half_written(&mut rig, way, &bytes, &vector);
-        rig.driver.cancel(1, near);
-        let written = rig.last(1);
-        assert!(written > 0 && (written as usize) < bytes.len(), "{written}");
-        far.read_exact(&mut vec![0; written as usize]).unwrap();
-        rig.submit(2, near, write(b"more"));
-        assert_eq!(rig.last(2), 4);
-        let mut found = [0; 4];
-        far.read_exact(&mut found).unwrap();
-        assert_eq!(&found, b"more");
-    }
+    let taken = rig.fill(1, near, &bytes);
+    rig.driver.cancel(1, near);
+    assert_eq!(rig.last(1), -libc::ECANCELED);
+    far.read_exact(&mut vec![0; taken]).unwrap();
+    rig.submit(2, near, write(b"more"));
+    assert_eq!(rig.last(2), 4);
+    let mut found = [0; 4];
+    far.read_exact(&mut found).unwrap();
+    assert_eq!(&found, b"more");
 }
