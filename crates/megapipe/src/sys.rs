@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
+/// pwritev2(2), io_uring: reports a broken pipe only by `EPIPE`. Linux 6.18; libc lacks it.
+pub(crate) const RWF_NOSIGNAL: libc::c_int = 0x100;
+
 /// Converts the return value -1 of a system call into its `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

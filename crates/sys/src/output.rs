@@ -11,12 +11,11 @@
 use std::fmt::Display;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::signals::SignalSet;
+use crate::signals::QuietPipe;
 
 /// Standard output.
 pub static STDOUT: Output = Output::new(libc::STDOUT_FILENO);
@@ -96,32 +95,6 @@ impl Output {
                 != Ok(0);
         self.is_stalled.store(!has_space, Ordering::Relaxed);
         has_space
-    }
-}
-
-/// Keeps write(2) from raising `SIGPIPE` in a process that does not ignore the signal.
-struct QuietPipe(Option<SignalSet>);
-
-impl QuietPipe {
-    fn enter() -> QuietPipe {
-        // SAFETY: sigaction is plain data, for which zeros are valid.
-        let mut present: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is valid for writes; a null pointer changes nothing.
-        let asked = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut present) };
-        let is_ignored = asked == 0 && present.sa_sigaction == libc::SIG_IGN;
-        QuietPipe((!is_ignored).then(|| SignalSet::of(&[libc::SIGPIPE]).block()))
-    }
-}
-
-impl Drop for QuietPipe {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            // One that was pending before stays so only if the program had blocked the signal.
-            if !before.contains(libc::SIGPIPE) {
-                SignalSet::of(&[libc::SIGPIPE]).wait_within(Duration::ZERO);
-                before.block_only();
-            }
-        }
     }
 }
 

@@ -37,7 +37,7 @@ impl SignalSet {
     }
 
     /// Returns whether this signal is one of the set.
-    pub(crate) fn contains(&self, signal: libc::c_int) -> bool {
+    fn contains(&self, signal: libc::c_int) -> bool {
         // SAFETY: the set is valid for reads.
         unsafe { libc::sigismember(&self.0, signal) == 1 }
     }
@@ -85,6 +85,35 @@ impl SignalSet {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: the descriptor is new and has no other owner.
             descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        }
+    }
+}
+
+/// Keeps writes to pipes without a reader from raising `SIGPIPE` in the calling thread, in a
+/// process that does not ignore the signal, until the value is dropped.
+pub struct QuietPipe(Option<SignalSet>);
+
+impl QuietPipe {
+    /// Blocks the signal, unless the process ignores it.
+    pub fn enter() -> QuietPipe {
+        // SAFETY: sigaction is plain data, for which zeros are valid.
+        let mut present: libc::sigaction = unsafe { zeroed() };
+        // SAFETY: the structure is valid for writes; a null pointer changes nothing.
+        let asked = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut present) };
+        let is_ignored = asked == 0 && present.sa_sigaction == libc::SIG_IGN;
+        QuietPipe((!is_ignored).then(|| SignalSet::of(&[libc::SIGPIPE]).block()))
+    }
+}
+
+impl Drop for QuietPipe {
+    /// Takes the signal that a write has raised, and restores the thread's mask.
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // One that was pending before stays so only if the program had blocked the signal.
+            if !before.contains(libc::SIGPIPE) {
+                SignalSet::of(&[libc::SIGPIPE]).wait_within(Duration::ZERO);
+                before.block_only();
+            }
         }
     }
 }

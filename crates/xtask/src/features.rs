@@ -68,6 +68,7 @@ const HIDDEN: &[Hidden<'_>] = hidden! {
     "descriptor for a file table entry": "op=54" => uring;
     "state of the accept queue with a connection": "op=13 ioprio&2" => uring;
     "read of timers and signals by the ring itself": "op=22 op_flags&8" => uring;
+    "write without a signal": "op=22 op_flags&0x100" => uring;
     "minimum wait": "feature&0x8000" => uring;
     "ring without index array": "setup&0x10000" => uring;
     "registered ring descriptor": "register=20" => uring;
@@ -79,6 +80,8 @@ const HIDDEN: &[Hidden<'_>] = hidden! {
 /// Features that need another feature.
 const FOLLOWS: &[(&str, &str)] = &[
     ("read", "read of timers and signals by the ring itself"),
+    ("read", "write without a signal"),
+    ("read of timers and signals by the ring itself", "write without a signal"),
     ("registered ring descriptor", "register calls by registered ring"),
     ("sparse file table", "socket in the file table"),
     ("sparse file table", "close of a file table entry"),

@@ -20,8 +20,8 @@ pub type PipeReader = ReadHalf<Pipe>;
 /// [`pipe`], [`PipeWriter::from_descriptor`], [`PipeWriter::stdout`] or [`PipeWriter::stderr`].
 ///
 /// Dropping it ends the pipe, after what was written. If no reader is left, writing fails with
-/// `EPIPE`; it also raises `SIGPIPE`, which Rust programs ignore. While it exists, `O_NONBLOCK` is
-/// set as for a [`PipeReader`]: `println!` of the standard library may then fail on a full pipe.
+/// `EPIPE`, without a `SIGPIPE`. While it exists, `O_NONBLOCK` is set as for a [`PipeReader`]:
+/// `println!` of the standard library may then fail on a full pipe.
 pub type PipeWriter = WriteHalf<Pipe>;
 
 /// Creates a pipe, see pipe(2).

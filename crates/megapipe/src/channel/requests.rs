@@ -309,8 +309,9 @@ impl<C> Channel<C> {
     /// Writes all of a buffer; [`Event::Write`](crate::Event::Write) returns it. Writes to a file
     /// at its current position. To a connected datagram socket it sends one datagram.
     ///
-    /// A write to a pipe without a reader raises `SIGPIPE` unless the process ignores it, as Rust
-    /// programs do; a write to a socket never does.
+    /// A write to a pipe without a reader, or to a broken socket, fails with `EPIPE` and raises no
+    /// `SIGPIPE`, whatever the process does about that signal. Before Linux 6.18 the channel blocks
+    /// the signal in its thread while it writes to a pipe.
     pub fn write(
         &mut self,
         handle: Handle,

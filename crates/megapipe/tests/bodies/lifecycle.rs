@@ -78,6 +78,40 @@ pub(crate) fn a_signal_handler_ends_a_wait(driver: DriverChoice) {
     assert_eq!(rig.outstanding(), 1);
 }
 
+/// Returns the line about the calling thread's mask in proc_pid_status(5).
+fn blocked_signals() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    status.lines().find(|line| line.starts_with("SigBlk")).map(str::to_owned)
+}
+
+pub(crate) fn broken_pipes_raise_no_signal(driver: DriverChoice) {
+    isolated(driver, "broken_pipes_raise_no_signal", || {
+        // SAFETY: the default action replaces Rust's, which is to ignore the signal.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let blocked = blocked_signals();
+        let mut rig = Rig::new(driver);
+        let is_broken = |done: Event| match done {
+            Event::Write(Err(error), _) | Event::WriteVectored(Err(error), _) => {
+                error.raw_os_error() == Some(libc::EPIPE)
+            }
+            _ => false,
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        let handle = rig.join(OwnedFd::from(writer));
+        // The first write waits for room when the reader leaves; the others find it gone.
+        rig.write(handle, vec![0; 1 << 20]).unwrap();
+        rig.flush().unwrap();
+        assert!(rig.dispatch(Some(Duration::ZERO)).unwrap().is_none());
+        drop(reader);
+        assert!(is_broken(rig.last(handle)));
+        rig.write(handle, b"x").unwrap();
+        assert!(is_broken(rig.last(handle)));
+        rig.write_vectored(handle, vec!["y".into(), "z".into()]).unwrap();
+        assert!(is_broken(rig.last(handle)));
+        assert_eq!(blocked_signals(), blocked, "the thread's mask is as before");
+    });
+}
+
 pub(crate) fn broken_sockets_raise_no_signal(driver: DriverChoice) {
     isolated(driver, "broken_sockets_raise_no_signal", || {
         // SAFETY: the default action replaces Rust's, which is to ignore the signal.

@@ -170,6 +170,7 @@ macro_rules! every_driver {
                 dispatch_returns_in_time,
                 a_signal_handler_ends_a_wait,
                 broken_sockets_raise_no_signal,
+                broken_pipes_raise_no_signal,
                 a_batch_has_its_limit,
                 a_batch_is_not_withdrawn,
                 flush_starts_requests,

@@ -1,5 +1,6 @@
 //! Wraps the system calls of the driver, and counts them.
 
+use crate::sys::RWF_NOSIGNAL;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
@@ -7,9 +8,6 @@ use std::os::fd::RawFd;
 /// The maximum number of bytes that Linux moves in one call. It also keeps every count within an
 /// `i32`.
 pub(super) const TRANSFER_MAX: usize = 0x7fff_f000;
-
-/// pwritev2(2): report a broken pipe only by `EPIPE`. Linux 6.18; libc does not have it yet.
-const RWF_NOSIGNAL: libc::c_int = 0x100;
 
 /// Returns the `errno` of the last call.
 pub(super) fn errno() -> i32 {

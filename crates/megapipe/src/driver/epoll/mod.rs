@@ -25,9 +25,9 @@
 //!
 //! Pipes, terminals and listening sockets are non-blocking while they are attached. The flag
 //! belongs to the open file description, so it also affects other processes that have inherited it.
-//! Stream and datagram sockets are not changed. From Linux 6.18 on, a write to a pipe without a
-//! reader raises no `SIGPIPE`; on older kernels it does, as with write(2). Closing a socket whose
-//! `SO_LINGER` waits for unsent data blocks, as close(2) does.
+//! Stream and datagram sockets are not changed. A write to a pipe without a reader raises no
+//! `SIGPIPE`: before Linux 6.18 the driver blocks the signal in its thread during the call. Closing
+//! a socket whose `SO_LINGER` waits for unsent data blocks, as close(2) does.
 
 mod attempt;
 mod blocking;

@@ -4,6 +4,7 @@
 use super::calls::{Calls, TRANSFER_MAX, family, message};
 use super::objects::Entry;
 use super::step::Step;
+use sys::signals::QuietPipe;
 
 /// Writes bytes; `flags` are those of send(2), for a socket.
 pub(super) fn write(
@@ -31,8 +32,8 @@ pub(super) fn write_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::i
     Step::moved(calls.send_message(entry.fd(), &header))
 }
 
-/// Writes to a pipe, without a `SIGPIPE` if the kernel and the file support that; otherwise a
-/// process that does not ignore the signal gets it, as with write(2).
+/// Writes to a pipe without a `SIGPIPE`, which is blocked meanwhile if the kernel or the file does
+/// not support such a write.
 fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Result<usize, i32> {
     if entry.quiet {
         match calls.writev(entry.fd(), vector, true) {
@@ -42,6 +43,7 @@ fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Resul
             result => return result,
         }
     }
+    let _quiet = QuietPipe::enter();
     calls.writev(entry.fd(), vector, false)
 }
 

@@ -13,6 +13,7 @@ use super::ring::{Entered, Ring, WaitLimits};
 use super::{FORGOTTEN_TAG, RETRY_PAUSE};
 use crate::driver::{NO_OFFSET, Operation};
 use crate::source::Timer;
+use crate::sys::RWF_NOSIGNAL;
 use io_uring::types::{CancelBuilder, DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
@@ -87,10 +88,12 @@ impl Arguments {
     /// Returns all requests that need no file table.
     fn attempts(&mut self, timer: &OwnedFd, groups: (u16, u16)) -> Vec<(Feature, squeue::Entry)> {
         let operations = self.operations().map(|(feature, nature, operation)| {
-            (feature, entries::build(NOWHERE, nature, operation, groups))
+            (feature, entries::build(NOWHERE, nature, operation, groups, 0))
         });
         let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
-        attempts.push((Feature::WatchedRead, read_without_waiting(timer, self.address())));
+        let mut read = |flags| read_without_waiting(timer, self.address(), flags);
+        attempts.push((Feature::WatchedRead, read(0)));
+        attempts.push((Feature::QuietWrite, read(RWF_NOSIGNAL)));
         attempts
     }
 
@@ -130,8 +133,11 @@ impl Arguments {
 /// Builds a read of a timer that has not expired: `EAGAIN` from a kernel that reads timers without
 /// a thread. An older one makes a kernel thread wait in the read, and refuses a non-blocking read
 /// (`EOPNOTSUPP`). The same holds for signals, where that thread would wait for its own signals.
-fn read_without_waiting(timer: &OwnedFd, value: *mut u8) -> squeue::Entry {
-    opcode::Read::new(Fd(timer.as_raw_fd()), value, 8).rw_flags(libc::RWF_NOWAIT).build()
+/// The kernel answers the same if it does not know one of the other flags, which reads and writes
+/// share.
+fn read_without_waiting(timer: &OwnedFd, value: *mut u8, flags: i32) -> squeue::Entry {
+    let flags = libc::RWF_NOWAIT | flags;
+    opcode::Read::new(Fd(timer.as_raw_fd()), value, 8).rw_flags(flags).build()
 }
 
 fn accept_without_waiting() -> squeue::Entry {

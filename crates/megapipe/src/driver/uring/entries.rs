@@ -95,12 +95,13 @@ impl Template {
 
 /// Builds the submission queue entry for an operation on descriptor `fd`, which may also be an
 /// index of the ring's file table if the caller sets that flag; `groups` are the numbers of the
-/// small and large buffer rings.
+/// small and large buffer rings, and `file_flags` the flags of writes to what is no socket.
 pub(super) fn build(
     fd: i32,
     nature: Nature,
     operation: Operation,
     groups: (u16, u16),
+    file_flags: i32,
 ) -> squeue::Entry {
     let fd = types::Fd(fd);
     let is_socket = nature != Nature::File;
@@ -136,7 +137,7 @@ pub(super) fn build(
             opcode::PollAdd::new(fd, libc::POLLIN as u32).build()
         }
         Operation::Write { address, bytes, offset } if !is_socket => {
-            opcode::Write::new(fd, address, bytes).offset(offset).build()
+            opcode::Write::new(fd, address, bytes).offset(offset).rw_flags(file_flags).build()
         }
         Operation::Write { address, bytes, .. } => {
             opcode::Send::new(fd, address, bytes).flags(write_flags(nature)).build()
@@ -145,7 +146,7 @@ pub(super) fn build(
             opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS | libc::MSG_MORE).build()
         }
         Operation::WriteVectored { vector, count, offset } => {
-            opcode::Writev::new(fd, vector, count).offset(offset).build()
+            opcode::Writev::new(fd, vector, count).offset(offset).rw_flags(file_flags).build()
         }
         Operation::SendTo { message } => {
             opcode::SendMsg::new(fd, message).flags(write_flags(nature) as u32).build()

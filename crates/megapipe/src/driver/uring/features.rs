@@ -100,6 +100,8 @@ features! {
         Without::Replaced("the queue's length is asked for after each batch of accepts");
     WatchedRead "read of timers and signals by the ring itself" since "6.10"
         for "timers and signals" Without::Replaced("they are polled before they are read");
+    QuietWrite "write without a signal" since "6.18" for "broken pipes that are only errors"
+        Without::Replaced("the thread blocks SIGPIPE while it enters the ring");
     MinimumWait "minimum wait" since "6.12" for "lingering for completions (Config::linger)"
         Without::Replaced("a wait ends with the first completion");
     NoIndexArray "ring without index array" since "6.6" for "less work per request"

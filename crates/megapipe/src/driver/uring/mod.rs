@@ -88,6 +88,8 @@ pub(crate) struct UringDriver {
     /// Whether timers and signals are polled before they are read.
     polls_watched: bool,
     /// Operations without their last outcome, and those of them in the submission queue that
+    /// Whether a write can be told not to raise `SIGPIPE`.
+    writes_quietly: bool,
     /// usually complete when they are submitted.
     outstanding: u64,
     prompt: u32,
@@ -127,6 +129,7 @@ impl UringDriver {
             asks_options: !lacks.has(Feature::GetOption),
             polls_watched: lacks.has(Feature::WatchedRead),
             lacks,
+            writes_quietly: !lacks.has(Feature::QuietWrite),
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
@@ -226,6 +229,7 @@ impl Driver for UringDriver {
         let (operation, class) = self.admit(objects::adapt(object, operation));
         let nature = objects::nature(object);
         let entry = self.entry(object, operation);
+        self.ring.blocks_sigpipe |= !self.writes_quietly && objects::is_pipe(object);
         let class = match nature {
             Nature::Stream if self.lazy.takes(&operation) => Class::LazyWrite,
             Nature::Messages if messages::is_send(tag, &operation) => Class::MessageSend,

@@ -55,6 +55,11 @@ pub(super) fn nature(object: Object) -> Nature {
     }
 }
 
+/// Returns whether the object is a pipe, a terminal or another device.
+pub(super) fn is_pipe(object: Object) -> bool {
+    object.0 & (NO_SOCKET | KEPT) == NO_SOCKET | KEPT
+}
+
 fn flags_of(kind: Kind) -> u32 {
     match kind {
         Kind::Stream | Kind::Listener => 0,

@@ -10,6 +10,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+use sys::signals::QuietPipe;
 
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
@@ -80,6 +81,8 @@ pub(super) struct Ring {
     enabled: bool,
     can_linger: bool,
     enter_flags: u32,
+    /// Whether the thread blocks `SIGPIPE` in each call, because a write may raise it.
+    pub(super) blocks_sigpipe: bool,
     pub(super) system_calls: u64,
 }
 
@@ -127,6 +130,7 @@ impl Ring {
             enabled: false,
             can_linger,
             enter_flags,
+            blocks_sigpipe: false,
             system_calls: 0,
         };
         match ring.register_ring() {
@@ -292,6 +296,7 @@ impl Ring {
         let queued = self.queued();
         let bytes = std::mem::size_of_val(arguments);
         let arguments: *const SubmitArgs = arguments;
+        let _quiet = self.blocks_sigpipe.then(QuietPipe::enter);
         // SAFETY: `arguments` is the kernel's `io_uring_getevents_arg` (a transparent wrapper) and
         // outlives the call, as does the time it points to; the callers of `push` keep what the
         // entries point to valid.

@@ -7,6 +7,7 @@ use super::table::Room;
 use super::{FORGOTTEN_TAG, RETRIES_MAX, RETRY_PAUSE, UringDriver};
 use crate::driver::{Full, INSTALLED_TAG, Object, Operation};
 use crate::slab::Key;
+use crate::sys::RWF_NOSIGNAL;
 use io_uring::types::{CancelBuilder, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
@@ -117,7 +118,9 @@ impl UringDriver {
         };
         let nature = objects::nature(object);
         let lazy = self.lazy.entry(fd, &operation).filter(|_| nature == Nature::Stream);
-        lazy.unwrap_or_else(|| entries::build(fd, nature, operation, groups)).flags(flags)
+        let file_flags = if self.writes_quietly { RWF_NOSIGNAL } else { 0 };
+        lazy.unwrap_or_else(|| entries::build(fd, nature, operation, groups, file_flags))
+            .flags(flags)
     }
 
     /// Adapts an operation to the free entries of the file table: while there are none, a listener
