@@ -413,8 +413,12 @@ impl Engine {
         Some(self.completed(handle, false, event))
     }
 }
+            let object = member.object;
 
 /// Returns whether a connect failed with a network error, after which a socket is unconnected;
+            // Bytes that were written with `MSG_MORE` would wait 200 ms for the rest.
+            let push = 0i32.to_ne_bytes();
+            let _ = self.driver.set_option(object, libc::IPPROTO_TCP, libc::TCP_CORK, &push);
 /// after `EISCONN`, for example, it is not.
 fn is_failed_attempt(result: i32) -> bool {
     let errors = [

@@ -252,6 +252,7 @@ macro_rules! every_driver {
                 a_file_is_sent_among_writes,
                 a_close_sends_the_rest_of_the_file,
                 a_file_that_is_too_short_is_an_error,
+                a_short_file_leaves_at_once,
                 nothing_is_sent_behind_a_part,
                 the_file_must_stay_registered,
                 a_sent_file_can_be_cancelled,

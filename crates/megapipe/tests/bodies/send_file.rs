@@ -3,6 +3,7 @@
 use crate::common::{Rig, outcome, set_time_limit, unix_pair};
 use megapipe::{DriverChoice, Error, Event, Handle};
 use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// More bytes than a chunk, and not a multiple of it.
@@ -88,6 +89,36 @@ pub(crate) fn a_file_that_is_too_short_is_an_error(driver: DriverChoice) {
         }
         assert!(contents(100)[40..].starts_with(&before_reset(&mut peer)));
     }
+}
+
+/// The kernel holds nothing of a short file back for the rest, of whole chunks, either.
+pub(crate) fn a_short_file_leaves_at_once(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    for bytes in [1000, 128 << 10] {
+        let source = file(&mut rig, bytes);
+        let (mut peer, regular) = rig.tcp_pair();
+        rig.send_file(regular, source, 0, bytes + 1).unwrap();
+        assert_eq!(outcome(&rig.last(regular)), Err(libc::ENODATA));
+        let mut found = vec![0; bytes];
+        peer.read_exact(&mut found).unwrap();
+        let (_peer, light) = rig.lightweight_pair();
+        rig.send_file(light, source, bytes as u64 - 100, 101).unwrap();
+        assert_eq!(outcome(&rig.last(light)), Err(libc::ENODATA));
+        for handle in [regular, light] {
+            // User-level TCP has no descriptor, and no MSG_MORE.
+            let Ok(descriptor) = rig.descriptor(handle) else { continue };
+            assert_eq!(unsent_bytes(&descriptor), 0, "of {bytes}");
+        }
+    }
+}
+
+/// Returns the number of bytes that a TCP socket has not sent, see `SIOCOUTQNSD` of tcp(7).
+fn unsent_bytes(descriptor: &OwnedFd) -> i32 {
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+    let mut bytes = -1;
+    // SAFETY: the kernel writes one int, for which `bytes` has room.
+    unsafe { libc::ioctl(descriptor.as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
+    bytes
 }
 
 /// Returns what arrives before the peer's reset.
