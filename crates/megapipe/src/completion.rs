@@ -130,6 +130,7 @@ pub struct Accepted {
     /// How many further connections were waiting when this one was delivered.
     pub pending: u32,
     /// The address of the peer, if [`Accept::with_peer_address`] was requested, even if the peer
+    /// To refuse it, drop it, or reset it by [`Channel::refuse`](crate::Channel::refuse).
     /// has already reset the connection. `None` if the driver does not report it.
     ///
     /// [`Accept::with_peer_address`]: crate::Accept::with_peer_address

@@ -144,8 +144,8 @@ impl Refusal {
     fn remedy(&self) -> &'static str {
         match self.source.raw_os_error() {
             Some(libc::EADDRINUSE) => {
-                "another process still listens there after 1 s: end it (`ss -ltnp` names it) or \
-                 choose another port"
+                "a socket still listens there after 1 s: close it, or end its process (`ss -ltnp` \
+                 names it), or choose another port"
             }
             Some(libc::EADDRNOTAVAIL) => {
                 "no interface of this network namespace has the address: choose one that `ip \
@@ -201,7 +201,7 @@ mod tests {
         let words = error.to_string();
         assert!(words.contains(&address.to_string()), "{words}");
         assert!(
-            words.contains("another process still listens") && words.contains("ss -ltnp"),
+            words.contains("a socket still listens") && words.contains("ss -ltnp"),
             "{words}"
         );
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());

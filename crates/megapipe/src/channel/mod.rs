@@ -130,6 +130,34 @@ impl<C> Channel<C> {
         }
     }
 
+    /// Resets a connection that was accepted and that is not registered, and closes it. It takes no
+    /// handle, so it works at [`Config::max_handles`], too. To end a connection without a reset,
+    /// drop its socket. Both take effect with the next [`Channel::flush`], or when
+    /// [`Channel::dispatch`] has no completion to return at once.
+    ///
+    /// Fails with `EXDEV` for a lightweight socket of another channel, which is closed.
+    ///
+    /// ```
+    /// use megapipe::{Accept, Channel, Event};
+    /// use std::io::{ErrorKind, Read};
+    /// let mut channel = Channel::new()?;
+    /// let listener = megapipe::listen("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let listening = channel.register(listener, ())?;
+    /// channel.accept(listening, Accept::lightweight())?;
+    /// let mut client = std::net::TcpStream::connect(address)?;
+    /// let done = channel.dispatch(None)?.expect("a connection");
+    /// let Event::Accept(Ok(accepted)) = done.event else { panic!() };
+    /// channel.refuse(accepted.socket)?;
+    /// channel.flush()?;
+    /// let end = client.read(&mut [0]).map_err(|error| error.kind());
+    /// assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn refuse(&mut self, connection: impl Into<Source>) -> Result<()> {
+        self.engine.refuse(connection.into())
+    }
+
     /// Sets a registered [`Timer`](crate::Timer): the next expiry comes after `after` and further
     /// ones every `every`, if that is above zero; `None` stops the timer. The channel discards
     /// expirations that were counted and not delivered, but delivers a completion that it already

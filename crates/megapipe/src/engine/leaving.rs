@@ -15,7 +15,7 @@ use crate::completion::{Completion, Event};
 use crate::driver::{Object, Outcome};
 use crate::error::Error;
 use crate::slab::Key;
-use crate::source::Kind;
+use crate::source::{Kind, Source};
 use crate::sys::result_of;
 use std::time::{Duration, Instant};
 
@@ -120,6 +120,17 @@ impl Engine {
         self.drop_lane(key, Lane::Outbound);
         self.cancel_active(key, Lane::Outbound);
         self.proceed(key);
+    }
+
+    /// Closes a connection that is no member, and resets it.
+    pub(crate) fn refuse(&mut self, source: Source) -> Result<(), Error> {
+        self.check_process()?;
+        let kind = source.kind().map_err(Error::system("fstat"))?;
+        let attached = self.driver.attach(source.endpoint, kind);
+        let object = attached.map_err(|left| Error::system("attach")(left.error))?;
+        self.make_close_reset(object);
+        drop(self.driver.detach(object, &[]));
+        Ok(())
     }
 
     /// Makes closing the endpoint reset the connection: the peer must not take the last written
@@ -298,8 +309,9 @@ impl Engine {
             self.members.remove(key);
             return;
         };
-        if self.driver.close(request.tag(), object, &pending).is_err() {
-            // There is no room for the request: the driver closes the descriptor here, which
+        // The address of a listener is free when the call returns, to listen there again.
+        if listens || self.driver.close(request.tag(), object, &pending).is_err() {
+            // Or there is no room for the request: the driver closes the descriptor here, which
             // succeeds.
             drop(self.driver.detach(object, &pending));
             self.ready.push_back(Outcome::plain(request.tag(), 0));
@@ -310,6 +322,7 @@ impl Engine {
     }
 
     pub(super) fn leaving(&mut self, key: Key) -> Option<&mut Leaving> {
+        let listens = member.kind == Kind::Listener;
         self.members.get_mut(key)?.leaving.as_deref_mut()
     }
 

@@ -2,11 +2,11 @@
 //! last.
 
 use crate::common::{
-    Pattern, Rig, TIME_LIMIT, lasting_listener, received, tcp_pair, unix_pair, written,
+    self, Pattern, Rig, TIME_LIMIT, lasting_listener, received, tcp_pair, unix_pair, written,
 };
 use megapipe::{Accept, Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -30,6 +30,63 @@ fn reader(mut stream: impl Read + Send + 'static) -> (mpsc::Sender<()>, JoinHand
         }
     });
     (begin, thread)
+}
+
+/// The ends that free a listener's address before they return.
+pub(crate) fn a_closed_listener_frees_its_address(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (listener, address) = common::listener();
+    let mut listening = rig.join(listener);
+    for round in 0..4 {
+        if round < 3 {
+            rig.accept(listening, Accept::lightweight()).unwrap();
+        }
+        if round < 2 {
+            rig.flush().unwrap();
+        }
+        match round % 2 {
+            0 => drop(rig.close(listening).unwrap()),
+            _ => drop(rig.abort(listening).unwrap()),
+        }
+        // The standard library sets SO_REUSEADDR and does not try again.
+        let next = TcpListener::bind(address).unwrap();
+        assert!(matches!(rig.last(listening), Event::Close(Ok(()))));
+        listening = rig.join(next);
+    }
+}
+
+/// Connections that are not registered end, or are reset; also when there is no room for a handle.
+pub(crate) fn connections_are_refused(driver: DriverChoice) {
+    let mut rig = Rig::with(driver, Config { max_handles: 1, ..Config::default() });
+    let (listener, address) = common::listener();
+    let listening = rig.join(listener);
+    for accept in [Accept::lightweight(), Accept::descriptors()] {
+        for resets in [true, false] {
+            rig.accept(listening, accept.count(1)).unwrap();
+            let mut client = common::client(address);
+            let socket = common::accepted(rig.last(listening)).socket;
+            if resets {
+                rig.refuse(socket).unwrap();
+            } else {
+                drop(socket);
+            }
+            rig.flush().unwrap();
+            match resets {
+                true => common::expect_reset(&mut client),
+                false => common::expect_end(&mut client),
+            }
+        }
+    }
+    let mut other = Rig::other(driver);
+    let (listener, address) = common::listener();
+    let elsewhere = other.join(listener);
+    other.accept(elsewhere, Accept::lightweight()).unwrap();
+    let mut client = common::client(address);
+    let socket = common::accepted(other.another(elsewhere)).socket;
+    if socket.is_lightweight() && rig.refuse(socket).is_err() {
+        other.flush().unwrap();
+        common::expect_end(&mut client);
+    }
 }
 
 /// Submits writes of every kind; returns the number of bytes.

@@ -67,6 +67,7 @@ macro_rules! every_driver {
             close:
                 a_dropped_channel_resets_what_it_has_not_written,
                 a_close_writes_all_that_is_queued,
+                connections_are_refused,
                 an_unregistered_lightweight_socket_writes_what_is_queued,
                 a_close_tells_the_error_of_a_queued_write,
                 a_close_that_takes_too_long_aborts,

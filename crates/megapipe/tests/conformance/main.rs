@@ -21,6 +21,7 @@ every_driver! {
             descriptors_are_the_applications,
             an_unregistered_listener_goes_on_without_the_channel;
         close:
+            a_closed_listener_frees_its_address,
             a_second_descriptor_keeps_its_input;
         handles:
             the_report_names_the_driver;

@@ -287,7 +287,7 @@ impl Driver for UringDriver {
 
     fn flush(&mut self) -> io::Result<()> {
         self.lazy.expedite();
-        let is_idle = self.ring.queued() == 0 && !self.cancelled;
+        let is_idle = self.ring.queued() == 0 && !self.cancelled && self.discarded.is_empty();
         if is_idle { Ok(()) } else { self.hand_over_firmly() }
     }
 
