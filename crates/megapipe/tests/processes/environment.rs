@@ -3,7 +3,9 @@
 
 use crate::common::process::{again, expect_success, is_child, isolated};
 use crate::common::seccomp::{block, block_io_uring, block_register};
-use crate::common::{Rig, accepted, client, listener, outcome, received, written};
+use crate::common::{
+    Rig, accepted, client, drop_gives_up, listener, outcome, received, written,
+};
 use megapipe::{Accept, Channel, Config, DriverChoice, DriverKind, Error, Event, Repeat};
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -234,4 +236,19 @@ fn a_lack_of_memory_is_told() {
 fn a_lack_of_descriptors_is_told() {
     let name = "environment::a_lack_of_descriptors_is_told";
     isolated(DriverChoice::Auto, name, || is_told(DriverChoice::Auto, libc::EMFILE, "ulimit -n"));
+}
+
+/// A program may forbid itself io_uring after its start. Dropping a channel then does not wait for
+/// what the kernel can no longer report.
+#[test]
+fn a_channel_ends_although_io_uring_is_barred_since() {
+    let name = "environment::a_channel_ends_although_io_uring_is_barred_since";
+    isolated(DriverChoice::Auto, name, || {
+        let mut rig = Rig::new(DriverChoice::Uring);
+        let (_peer, handle) = rig.tcp_pair();
+        rig.receive(handle, Repeat::UntilCancelled).unwrap();
+        rig.flush().unwrap();
+        block_io_uring(libc::EPERM);
+        assert!(!drop_gives_up(rig), "the drop has waited for the kernel");
+    });
 }

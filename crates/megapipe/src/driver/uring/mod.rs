@@ -32,6 +32,7 @@ use super::{Driver, Full, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unatt
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::source::{Discarded, Endpoint, Kind};
+use crate::sys::errno;
 use io_uring::opcode;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use std::collections::VecDeque;
@@ -87,9 +88,9 @@ pub(crate) struct UringDriver {
     asks_options: bool,
     /// Whether timers and signals are polled before they are read.
     polls_watched: bool,
-    /// Operations without their last outcome, and those of them in the submission queue that
     /// Whether a write can be told not to raise `SIGPIPE`.
     writes_quietly: bool,
+    /// Operations without their last outcome, and those of them in the submission queue that
     /// usually complete when they are submitted.
     outstanding: u64,
     prompt: u32,
@@ -128,8 +129,8 @@ impl UringDriver {
             tells_queue: !lacks.has(Feature::QueueState),
             asks_options: !lacks.has(Feature::GetOption),
             polls_watched: lacks.has(Feature::WatchedRead),
-            lacks,
             writes_quietly: !lacks.has(Feature::QuietWrite),
+            lacks,
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
@@ -228,8 +229,8 @@ impl Driver for UringDriver {
         }
         let (operation, class) = self.admit(objects::adapt(object, operation));
         let nature = objects::nature(object);
-        let entry = self.entry(object, operation);
         self.ring.blocks_sigpipe |= !self.writes_quietly && objects::is_pipe(object);
+        let entry = self.entry(object, operation);
         let class = match nature {
             Nature::Stream if self.lazy.takes(&operation) => Class::LazyWrite,
             Nature::Messages if messages::is_send(tag, &operation) => Class::MessageSend,
@@ -413,6 +414,13 @@ impl Driver for UringDriver {
             let timeout = Some(Duration::from_millis(10));
             let limits = WaitLimits { want: 1, linger_us: 0, timeout };
             match self.ring.enter(limits) {
+                // A filter that was installed since bars the call: the ring's end cancels the
+                // requests, and the memory is leaked.
+                Err(error)
+                    if matches!(errno(&error), libc::EPERM | libc::EACCES | libc::ENOSYS) =>
+                {
+                    return false;
+                }
                 // The error may be transient, too; giving up here leaks memory.
                 Ok(Entered::Busy) | Err(_) => std::thread::sleep(RETRY_PAUSE),
                 Ok(_) => {}
