@@ -9,9 +9,11 @@ use crate::source::{Kind, Socket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long the cancellation of a write is repeated before the engine gives up, and the time limit
-/// of a single cancellation.
+/// How long, and how often at least, the cancellation of a write is repeated before the engine gives
+/// up, and the time limit of a single cancellation. A thread without a CPU meanwhile must not give
+/// up after the first one: the write would go on behind what is written next.
 const RECALL: Duration = Duration::from_millis(200);
+const RECALLS_MIN: u32 = 200;
 const RECALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// What remains of an unregistered member for the application.
@@ -179,7 +181,9 @@ impl Engine {
             request.cancelled = true;
         }
         let ended = |outcome: &Outcome| outcome.tag == id.tag() && !outcome.more;
-        while !self.ready.iter().any(ended) && Instant::now() < until {
+        let mut recalls = 0;
+        while !self.ready.iter().any(ended) && (recalls < RECALLS_MIN || Instant::now() < until) {
+            recalls += 1;
             self.driver.cancel(id.tag(), object);
             let before = self.ready.len();
             if self.driver.collect(&mut self.ready, Some(RECALL_PAUSE)).is_err() {
