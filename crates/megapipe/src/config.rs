@@ -152,12 +152,12 @@ pub struct Config {
     /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
     pub close_timeout: Duration,
     /// Rebalancing: whether new connections of a partitioned listener are distributed to its
-    /// channels at random when the CPUs distribute them very unequally: when one of two channels
-    /// accepts nine times as many as the other, or fewer than about half of more channels accept
-    /// all. Other channels then also accept the connections of a channel's CPUs, for 1 s, and for
-    /// up to 64 s if that happens repeatedly. Takes effect only if all channels of the listener
-    /// have it enabled. A channel that accepts nothing takes no part.
-    /// [`Counters::rebalanced`](crate::Counters::rebalanced) counts it.
+    /// channels at random when the CPUs distribute them very unequally. With two channels that
+    /// means that one of them accepts nine times as many as the other; with more, that less than
+    /// about half of the channels accept all connections. Other channels then also accept the
+    /// connections of a channel's CPUs, for 1 s, and for up to 64 s if that happens repeatedly.
+    /// Takes effect only if all channels of the listener have it enabled. A channel that accepts
+    /// nothing takes no part. [`Counters::rebalanced`](crate::Counters::rebalanced) counts it.
     pub rebalance: bool,
 }
 

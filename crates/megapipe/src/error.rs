@@ -57,7 +57,7 @@ pub enum Error {
     )]
     UnknownHandle,
     /// The request does not suit the handle's type, such as an accept on a pipe.
-    #[error("{request} is not possible on {kind}; register a handle of another kind for it")]
+    #[error("{request} is not possible on {kind}; {}", needs(request, kind))]
     WrongKind {
         /// The request.
         request: &'static str,
@@ -139,6 +139,21 @@ pub struct TooManyLightweight {
     pub limit: u32,
 }
 
+/// The remedy of a request on a handle of the wrong kind.
+fn needs(request: &str, kind: &str) -> &'static str {
+    match request {
+        "an accept" => "it needs a listening socket",
+        "a receive" if kind == "a datagram socket" => "use receive_from, which has the sender, too",
+        "a receive" => "it needs a stream or packet socket, or a pipe",
+        "a receive of datagrams" | "a send of datagrams" => "it needs a datagram socket",
+        "a watch" => "it needs signals, a timer or a wake-up source",
+        "the sending of a file" => "it sends a disk file over a stream socket",
+        "a sync" => "it needs a disk file",
+        request if request.ends_with("at an offset") => "it needs a disk file",
+        _ => "it needs a socket, or where it has no message and no address, a pipe or a file",
+    }
+}
+
 /// The remedy of a failed system call, where one is known.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -205,8 +220,11 @@ mod tests {
             }, ["cannot start the driver mtcp", "set MTCP_CONFIG"];
             Error::UnknownHandle => Error::UnknownHandle,
                 ["was closed, or belongs to another channel", "register the socket"];
-            Error::WrongKind { .. } => Error::WrongKind { request: "accept", kind: "a pipe" },
-                ["accept is not possible on a pipe", "register a handle of another kind"];
+            Error::WrongKind { .. } => Error::WrongKind { request: "an accept", kind: "a pipe" },
+                ["accept is not possible on a pipe", "it needs a listening socket"];
+            Error::WrongKind { .. } => Error::WrongKind {
+                request: "a receive", kind: "a datagram socket",
+            }, ["a receive is not possible on a datagram socket", "use receive_from"];
             Error::Invalid(_) => Error::Invalid("the buffer has no spare capacity to read into"),
                 ["no spare capacity"];
             Error::TooManyRequests { .. } => Error::TooManyRequests { limit: 64 },

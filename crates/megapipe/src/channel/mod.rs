@@ -370,7 +370,8 @@ impl<C> Channel<C> {
     /// Waits for the next completion; flushes first if there is none.
     ///
     /// `timeout`: `None` waits without a limit, zero returns at once. Returns `None` when the time
-    /// is up or a signal handler ran.
+    /// is up, a signal handler ran, or the process was stopped and continued (`SIGSTOP`,
+    /// `SIGCONT`).
     ///
     /// Completions are delivered one by one, but fetched from the kernel in batches. A busy channel
     /// may stay in the kernel for up to [`Config::linger`] after the first completion to fetch more

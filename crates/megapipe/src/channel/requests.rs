@@ -175,10 +175,11 @@ impl<C> Channel<C> {
 
     /// Accepts connections on a listener: one [`Event::Accept`](crate::Event::Accept) for each.
     ///
-    /// Counts of several calls add up. An error such as `EMFILE` ends the request; connections stay
-    /// in the accept queue. After an error, the channel accepts again only after a pause, of 20 ms
-    /// at first and 1 s at most, or when a descriptor is closed. `ECANCELED` is the last completion
-    /// after [`Channel::cancel`].
+    /// Counts of several calls add up. A transient error, such as `EMFILE`, has
+    /// [`Completion::more`](crate::Completion::more) and does not end the request: connections stay
+    /// in the accept queue, and the channel accepts again by itself, when a descriptor is closed or
+    /// after a pause, of 20 ms at first and 1 s at most. Any other error ends it. `ECANCELED` is
+    /// the last completion after [`Channel::cancel`].
     pub fn accept(&mut self, handle: Handle, accept: Accept) -> Result<()> {
         let key = self.check(handle, "an accept", &[Kind::Listener])?;
         if accept.count == Some(0) {
