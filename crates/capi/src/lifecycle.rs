@@ -105,6 +105,7 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             0 => defaults.close_timeout,
             timeout_ms => Duration::from_millis(timeout_ms.into()),
         },
+        events_after_close: false,
         rebalance: match options.keep_steering {
             0 => true,
             1 => false,

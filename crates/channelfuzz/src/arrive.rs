@@ -20,7 +20,16 @@ pub(crate) const GREETING: &[u8] = b"greeting";
 impl Run<'_> {
     /// Checks and records a completion.
     pub(crate) fn arrive(&mut self, done: Completion) -> Checked {
-        let Completion { handle, more, event } = done;
+        let Completion { handle, more, event, written } = done;
+        if let Event::Write(Ok(count), _)
+        | Event::WriteAt(Ok(count), ..)
+        | Event::WriteVectored(Ok(count), _)
+        | Event::SendFile(Ok(count)) = &event
+            && *count != written
+        {
+            let text = format!("{written} bytes were written, of which {event:?} knows {count}");
+            return Err(Failure::new("written", text));
+        }
         let Some(owner) = self.owners.get(&handle).copied() else {
             let text = format!("a completion for a handle that is gone: {event:?}");
             return Err(Failure::new("stray", text));

@@ -46,6 +46,10 @@ pub struct Completion {
     pub more: bool,
     /// The command and its result.
     pub event: Event,
+    /// The number of bytes that the kernel has taken of a write, of a message on a stream or of a
+    /// part of a file, also if the request has failed or was cancelled; 0 for all else. The peer
+    /// may not have got all of them.
+    pub written: usize,
 }
 
 /// A command and its result; failures carry the kernel's `errno`.
@@ -77,7 +81,7 @@ pub enum Event {
     /// A datagram arrived.
     ReceiveFrom(io::Result<Datagram>),
     /// All bytes were written; fewer only if the write was cancelled half-way. A write that fails
-    /// half-way is an error, such as `ECONNRESET`.
+    /// half-way is an error, such as `ECONNRESET`; [`Completion::written`] has the number of bytes.
     Write(io::Result<usize>, Buffer),
     /// The bytes were written to a file at this offset.
     WriteAt(io::Result<usize>, Buffer, u64),
@@ -126,11 +130,11 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Accepted {
     /// The connection. Register it with this channel or, if it is a descriptor, use it otherwise.
+    /// To refuse it, drop it, or reset it by [`Channel::refuse`](crate::Channel::refuse).
     pub socket: Socket,
     /// How many further connections were waiting when this one was delivered.
     pub pending: u32,
     /// The address of the peer, if [`Accept::with_peer_address`] was requested, even if the peer
-    /// To refuse it, drop it, or reset it by [`Channel::refuse`](crate::Channel::refuse).
     /// has already reset the connection. `None` if the driver does not report it.
     ///
     /// [`Accept::with_peer_address`]: crate::Accept::with_peer_address

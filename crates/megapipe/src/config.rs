@@ -151,6 +151,11 @@ pub struct Config {
     /// not read. Then it is aborted with `ETIMEDOUT`; see
     /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
     pub close_timeout: Duration,
+    /// Whether the outbound requests of a handle that is being closed or aborted still have their
+    /// events, before [`Event::Close`](crate::Event::Close), with `ECANCELED` for those that were
+    /// discarded. For an application that counts what its writes use, such as memory that it passes
+    /// to [`Channel::transfer`](crate::Channel::transfer). Default: false.
+    pub events_after_close: bool,
     /// Rebalancing: whether new connections of a partitioned listener are distributed to its
     /// channels at random when the CPUs distribute them very unequally. With two channels that
     /// means that one of them accepts nine times as many as the other; with more, that less than
@@ -179,6 +184,7 @@ impl Default for Config {
             output_pause: 256 << 10,
             output_limit: 64 << 20,
             close_timeout: Duration::from_secs(60),
+            events_after_close: false,
             rebalance: true,
         }
     }

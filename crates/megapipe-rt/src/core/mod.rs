@@ -430,7 +430,7 @@ impl Core {
         if let Err(error) = dispatched {
             panic!("the runtime cannot wait for completions: {error}");
         }
-        for Completion { handle, more, event } in completions.drain(..) {
+        for Completion { handle, more, event, .. } in completions.drain(..) {
             if let Some(sink) = self.sink(handle) {
                 sink.complete(self, handle, event, more);
             }

@@ -25,7 +25,19 @@ const INVALID_MAX: u8 = 8;
 impl Engine {
     /// Creates a completion for the application.
     pub(super) fn completed(&self, key: Key, more: bool, event: Event) -> Completion {
-        Completion { handle: self.handle(key), more, event }
+        Completion { handle: self.handle(key), more, event, written: 0 }
+    }
+
+    /// Creates the completion of a request that completes once and that has ended.
+    pub(super) fn completed_once(
+        &self,
+        key: Key,
+        request: Request,
+        result: i32,
+    ) -> Option<Completion> {
+        let (writes, written) = (request.writes(), request.progress);
+        let event = event_of(request, result, writes)?;
+        Some(Completion { written, ..self.completed(key, false, event) })
     }
 
     /// Processes an outcome; returns the completion, if there is one for the application.
@@ -401,24 +413,23 @@ impl Engine {
         let member = self.members.get_mut(handle)?;
         if matches!(member.kind, Kind::Stream | Kind::Pipe) && request.ends_part_way(result) {
             member.extras().cut = true;
+            let object = member.object;
             self.release_lane(handle, Lane::Outbound);
             self.empty_lane(handle, Lane::Outbound);
+            // Bytes that were written with `MSG_MORE` would wait 200 ms for the rest.
+            let push = 0i32.to_ne_bytes();
+            let _ = self.driver.set_option(object, libc::IPPROTO_TCP, libc::TCP_CORK, &push);
         }
         let request = self.finish(id)?;
         if request.connects() {
             self.advance(handle, Lane::Inbound);
             self.advance(handle, Lane::Readiness);
         }
-        let event = event_of(request, result, writes)?;
-        Some(self.completed(handle, false, event))
+        self.completed_once(handle, request, result)
     }
 }
-            let object = member.object;
 
 /// Returns whether a connect failed with a network error, after which a socket is unconnected;
-            // Bytes that were written with `MSG_MORE` would wait 200 ms for the rest.
-            let push = 0i32.to_ne_bytes();
-            let _ = self.driver.set_option(object, libc::IPPROTO_TCP, libc::TCP_CORK, &push);
 /// after `EISCONN`, for example, it is not.
 fn is_failed_attempt(result: i32) -> bool {
     let errors = [

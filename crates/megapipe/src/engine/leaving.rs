@@ -117,7 +117,7 @@ impl Engine {
         if kind == Kind::Stream {
             self.make_close_reset(object);
         }
-        self.drop_lane(key, Lane::Outbound);
+        self.discard_output(key);
         self.cancel_active(key, Lane::Outbound);
         self.proceed(key);
     }
@@ -239,37 +239,42 @@ impl Engine {
                 let operation = request.operation(member.kind, member.large);
                 self.driver.run_inline(member.object, &operation);
             }
-        } else if request.lane == Lane::Outbound && !leaving.aborted {
+        } else if request.lane == Lane::Outbound {
             let again = match result {
                 0.. if request.writes() => request.has_rest(result as usize, member.kind),
                 _ => result == -libc::EINTR || result == -libc::EAGAIN,
             };
+            let aborted = leaving.aborted;
             if result > 0 && leaving.overdue.is_some() {
                 leaving.overdue = Instant::now().checked_add(self.config.close_timeout);
             }
-            if again {
+            if again && !aborted {
                 self.go_on(id, result);
                 return None;
             }
-            if result < 0 && result != -libc::ECANCELED {
+            if result < 0 && result != -libc::ECANCELED && !aborted {
                 leaving.failure.get_or_insert(-result);
                 is_cut = matches!(member.kind, Kind::Stream | Kind::Pipe) && request.writes();
             }
         }
         if is_cut {
             // The peer would take what is queued behind it for the rest.
-            self.drop_lane(key, Lane::Outbound);
+            self.discard_output(key);
         }
+        let mut told = None;
         if !outcome.more {
             let request = self.requests.get(id)?;
             let member = self.members.get_mut(key)?;
-            let connects = request.connects();
+            let (connects, is_output) = (request.connects(), request.is_output());
             if connects {
                 member.connecting = false;
             }
-            self.finish(id);
+            let request = self.finish(id)?;
             if connects {
                 self.plan(Instant::now() + BEGIN_AFTER, key, Purpose::Leave);
+            }
+            if is_output && self.tells_output(key) {
+                told = self.completed_once(key, request, result);
             }
         }
         drop(outcome);
@@ -277,7 +282,33 @@ impl Engine {
             self.abort_leaving(key, None);
         }
         self.proceed(key);
+        if told.is_some() {
+            // The close may have been reported before this outcome: its event comes next.
+            if let Some(Leaving {
+                request: Some(request), closing: Closing::Done { result }, ..
+            }) = self.leaving(key)
+            {
+                let closed = Outcome::plain(request.tag(), *result);
+                self.ready.push_front(closed);
+            }
+            return told;
+        }
         self.report_closed(key)
+    }
+
+    /// Returns whether the application wants the events of a leaving member's output.
+    fn tells_output(&self, key: Key) -> bool {
+        let leaving = self.members.get(key).and_then(|member| member.leaving.as_deref());
+        self.config.events_after_close && leaving.is_some_and(|leaving| leaving.request.is_some())
+    }
+
+    /// Discards the output that the driver does not have.
+    fn discard_output(&mut self, key: Key) {
+        if self.tells_output(key) {
+            self.empty_lane(key, Lane::Outbound);
+        } else {
+            self.drop_lane(key, Lane::Outbound);
+        }
     }
 
     /// Closes the endpoint if no output is left to be written and no input to be discarded.
@@ -290,6 +321,7 @@ impl Engine {
             return;
         }
         let (object, request, aborted) = (member.object, leaving.request, leaving.aborted);
+        let listens = member.kind == Kind::Listener;
         let discards = leaving.input.has_begun();
         if !aborted && self.lingers(key) {
             return;
@@ -322,7 +354,6 @@ impl Engine {
     }
 
     pub(super) fn leaving(&mut self, key: Key) -> Option<&mut Leaving> {
-        let listens = member.kind == Kind::Listener;
         self.members.get_mut(key)?.leaving.as_deref_mut()
     }
 

@@ -170,8 +170,8 @@ macro_rules! every_driver {
             lifecycle:
                 dispatch_returns_in_time,
                 a_signal_handler_ends_a_wait,
-                broken_sockets_raise_no_signal,
                 broken_pipes_raise_no_signal,
+                broken_sockets_raise_no_signal,
                 a_batch_has_its_limit,
                 a_batch_is_not_withdrawn,
                 flush_starts_requests,
@@ -193,9 +193,9 @@ macro_rules! every_driver {
                 an_inbound_request_is_over_time,
                 a_datagram_is_over_time,
                 each_completion_begins_the_time_anew,
+                a_stuck_write_has_its_time_once,
                 a_stuck_write_is_over_time,
                 nothing_is_written_behind_a_stuck_write,
-                a_stuck_write_has_its_time_once,
                 a_request_that_waits_has_its_time_to_come,
                 a_limit_is_taken_back_or_set_late,
                 a_paused_receive_is_over_time,
@@ -252,8 +252,8 @@ macro_rules! every_driver {
             send_file:
                 a_file_is_sent_among_writes,
                 a_close_sends_the_rest_of_the_file,
-                a_file_that_is_too_short_is_an_error,
                 a_short_file_leaves_at_once,
+                a_file_that_is_too_short_is_an_error,
                 nothing_is_sent_behind_a_part,
                 the_file_must_stay_registered,
                 a_sent_file_can_be_cancelled,
@@ -297,6 +297,7 @@ macro_rules! every_driver {
                 a_terminal_is_blocking_again_when_it_leaves;
             told:
                 a_reset_is_told_in_both_directions,
+                what_was_written_is_told,
                 a_poll_tells_only_what_was_asked_for,
                 a_signal_ends_a_wait_that_steals,
                 each_cancelled_accept_is_told_beyond_the_limit_on_requests;

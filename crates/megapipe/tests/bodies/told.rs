@@ -1,12 +1,12 @@
 //! Tests what is reported, and what is not: resets, polls, signals, cancelled accepts.
 
 use crate::common::{Rig, TIME_LIMIT, client, listener, outcome, unix_pair};
-use megapipe::{Accept, Config, CpuSet, DriverChoice, Event, Repeat};
+use megapipe::{Accept, Config, CpuSet, Direction, DriverChoice, Event, Message, Repeat};
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Closes a socket so that the peer sees a reset.
 fn reset(stream: TcpStream) {
@@ -44,6 +44,82 @@ pub(crate) fn a_reset_is_told_in_both_directions(driver: DriverChoice) {
         assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
     }
     assert_eq!(ends, 0, "of 50 resets were no error");
+}
+
+/// More bytes than the kernel takes for a peer that does not read.
+const LONG: usize = 8 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ending {
+    Cancel,
+    Limit,
+    Reset,
+}
+
+/// Whatever ends output part-way, its completion has the number of bytes that the kernel took.
+pub(crate) fn what_was_written_is_told(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(LONG as u64).unwrap();
+    let file = rig.join(file);
+    for ending in [Ending::Cancel, Ending::Limit, Ending::Reset] {
+        for kind in 0..4 {
+            let (tcp, unix) = (rig.tcp_pair(), unix_pair());
+            let handle = if ending == Ending::Reset { tcp.1 } else { rig.join(unix.1) };
+            match kind {
+                0 => rig.write(handle, vec![0; LONG]).unwrap(),
+                1 => {
+                    let parts = vec![vec![0; LONG - 1].into(), "x".into()];
+                    rig.write_vectored(handle, parts).unwrap();
+                }
+                2 => rig.send_message(handle, Message::new(vec![0; LONG])).unwrap(),
+                _ => rig.send_file(handle, file, 0, LONG).unwrap(),
+            }
+            let until = Instant::now() + TIME_LIMIT;
+            while rig.queued_bytes(handle).unwrap() > LONG - 100_000 {
+                assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+                assert!(Instant::now() < until, "the kernel does not take 100,000 bytes");
+            }
+            // It goes on after the peer has read some, and is stuck again.
+            let mut peer: Box<dyn Read> = match ending {
+                Ending::Reset => Box::new(&tcp.0),
+                _ => Box::new(&unix.0),
+            };
+            peer.read_exact(&mut [0; 100_000]).unwrap();
+            assert!(rig.dispatch(Duration::from_millis(5)).unwrap().is_none());
+            let queued = rig.queued_bytes(handle).unwrap();
+            assert!((1..LONG).contains(&queued), "{queued} bytes are queued");
+            drop(peer);
+            match ending {
+                Ending::Cancel => rig.cancel_direction(handle, Direction::Outbound).unwrap(),
+                Ending::Limit => {
+                    let limit = Duration::from_millis(5);
+                    rig.set_time_limit(handle, Direction::Outbound, limit).unwrap();
+                }
+                Ending::Reset => reset(tcp.0),
+            }
+            let done = rig.next();
+            let what = format!("{ending:?} of {kind}: {done:?}");
+            assert_eq!(done.handle, handle, "{what}");
+            match ending {
+                Ending::Cancel => {
+                    assert_eq!(outcome(&done.event), Ok(done.written as u64), "{what}");
+                }
+                Ending::Limit => assert_eq!(outcome(&done.event), Err(libc::ETIMEDOUT), "{what}"),
+                Ending::Reset => assert!(outcome(&done.event).is_err(), "{what}"),
+            }
+            assert!((100_000..LONG).contains(&done.written), "{} bytes", done.written);
+            if ending != Ending::Reset {
+                unix.0.set_nonblocking(true).unwrap();
+                let mut found = Vec::new();
+                let end = (&unix.0).read_to_end(&mut found).unwrap_err();
+                assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock);
+                assert_eq!(done.written, 100_000 + found.len(), "{ending:?} of {kind}");
+            }
+            rig.abort(handle).unwrap();
+            assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        }
+    }
 }
 
 fn polled(event: Event) -> u32 {

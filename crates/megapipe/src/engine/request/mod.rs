@@ -172,6 +172,11 @@ impl Request {
         }
     }
 
+    /// Returns whether it sends anything.
+    pub(crate) fn is_output(&self) -> bool {
+        self.writes() || matches!(self.command, Command::SendTo(_))
+    }
+
     /// Whether output on a stream failed when a part of it may have been written: the peer would
     /// take what comes behind it for the rest. The application itself has cancelled the others, and
     /// on an ended connection all that follows fails anyway.
