@@ -4,6 +4,9 @@
 //! connection. The addresses alone therefore determine the owner, and packets are handed over to
 //! it. Each pair of cores has a ring in each direction. A full ring loses packets, as the queue of
 //! a router would, and TCP retransmits them.
+//!
+//! The rings of many cores are many, so their slots have no memory of their own for packets. A core
+//! takes that memory back once a packet has been taken, and uses it for the next one to any core.
 
 use super::EngineCounters;
 use super::alarm::Alarm;
@@ -16,7 +19,10 @@ use std::sync::Arc;
 /// Packets in the ring between two cores: a few batches.
 const SLOTS: usize = 256;
 
-/// A packet in a hand-over; the memory stays with the slot.
+/// Memory of taken packets that a core keeps for the next ones, in bytes: a full ring of frames.
+const SPARE_BYTES_MAX: usize = SLOTS * 2048;
+
+/// A packet in a hand-over.
 #[derive(Debug, Default)]
 struct Parcel {
     bytes: Vec<u8>,
@@ -24,13 +30,41 @@ struct Parcel {
     checksum: Option<Checksum>,
 }
 
+/// A place in a ring, with the packet until its sender has taken the memory back.
+type Slot = Option<Box<Parcel>>;
+
+/// Memory for the next packets of a core.
+#[derive(Debug, Default)]
+struct Spares {
+    #[expect(clippy::vec_box, reason = "the boxes move between the slots and this list")]
+    parcels: Vec<Box<Parcel>>,
+    bytes: usize,
+}
+
+impl Spares {
+    fn get(&mut self) -> Box<Parcel> {
+        let parcel = self.parcels.pop().unwrap_or_default();
+        self.bytes -= parcel.bytes.capacity();
+        parcel
+    }
+
+    fn put(&mut self, parcel: Box<Parcel>) {
+        let bytes = self.bytes + parcel.bytes.capacity();
+        if bytes <= SPARE_BYTES_MAX {
+            self.bytes = bytes;
+            self.parcels.push(parcel);
+        }
+    }
+}
+
 /// The mailboxes of one core, to and from all others.
 #[derive(Debug)]
 pub(crate) struct Mailboxes {
     alarm: Arc<Alarm>,
     /// The rings by core; `None` for this core.
-    to: Vec<Option<(Producer<Parcel>, Arc<Alarm>)>>,
-    from: Vec<Consumer<Parcel>>,
+    to: Vec<Option<(Producer<Slot>, Arc<Alarm>)>>,
+    from: Vec<Consumer<Slot>>,
+    spares: Spares,
     handed_over: u64,
     dropped: u64,
     taken: u64,
@@ -48,6 +82,7 @@ pub(crate) fn mailboxes(cores: usize) -> io::Result<Vec<Mailboxes>> {
             alarm: Arc::clone(alarm),
             to: Vec::new(),
             from: Vec::new(),
+            spares: Spares::default(),
             handed_over: 0,
             dropped: 0,
             taken: 0,
@@ -82,7 +117,7 @@ impl Mailboxes {
             self.dropped += 1;
             return;
         };
-        if leave(producer, packet, Some(checksum)) {
+        if leave(producer, &mut self.spares, packet, Some(checksum)) {
             self.handed_over += 1;
         } else {
             self.dropped += 1;
@@ -94,13 +129,15 @@ impl Mailboxes {
     /// after the next request.
     pub(super) fn spread(&mut self, frame: &[u8]) {
         for (producer, _) in self.to.iter_mut().flatten() {
-            leave(producer, frame, None);
+            leave(producer, &mut self.spares, frame, None);
         }
     }
 
-    /// Publishes the packets to their owners, once for a batch.
+    /// Publishes the packets to their owners, once for a batch, and takes back the memory of those
+    /// that the owners have taken.
     pub(super) fn publish(&mut self) {
         for (producer, alarm) in self.to.iter_mut().flatten() {
+            producer.reclaim(|slot| slot.take().map_or((), |parcel| self.spares.put(parcel)));
             if producer.publish() {
                 alarm.ring();
             }
@@ -112,7 +149,8 @@ impl Mailboxes {
         let mut count = 0;
         for consumer in &mut self.from {
             for _ in 0..limit {
-                let taken = consumer.read(|parcel| {
+                let taken = consumer.read(|slot| {
+                    let Some(parcel) = slot else { return };
                     input(match parcel.checksum {
                         Some(checksum) => Arrival::Packet(&parcel.bytes, checksum),
                         None => Arrival::Neighbour(&parcel.bytes),
@@ -140,8 +178,14 @@ impl Mailboxes {
     }
 }
 
-fn leave(producer: &mut Producer<Parcel>, bytes: &[u8], checksum: Option<Checksum>) -> bool {
-    producer.write(|parcel| {
+fn leave(
+    producer: &mut Producer<Slot>,
+    spares: &mut Spares,
+    bytes: &[u8],
+    checksum: Option<Checksum>,
+) -> bool {
+    producer.write(|slot| {
+        let parcel = slot.get_or_insert_with(|| spares.get());
         parcel.bytes.clear();
         parcel.bytes.extend_from_slice(bytes);
         parcel.checksum = checksum;
@@ -198,6 +242,39 @@ mod tests {
             });
             assert_eq!(count, expected, "core {core}");
         }
+    }
+
+    /// Returns the bytes that malloc(3) has given out.
+    fn allocated_bytes() -> usize {
+        // SAFETY: the call takes nothing and returns numbers.
+        let info = unsafe { libc::mallinfo2() };
+        info.uordblks + info.hblkhd
+    }
+
+    #[test]
+    fn the_memory_of_64_cores_does_not_grow_with_their_pairs() {
+        const CORES: usize = 64;
+        let name = "engine::mailbox::tests::the_memory_of_64_cores_does_not_grow_with_their_pairs";
+        testkit::process::alone(name, || {
+            let before = allocated_bytes();
+            let mut all = mailboxes(CORES).expect("mailboxes");
+            let idle = allocated_bytes() - before;
+            for sender in 0..CORES {
+                for packet in 0..CORES * BATCH_OF_TEST {
+                    let owner = (packet % CORES) as u16;
+                    all[sender].hand_over(owner, &[7; 1500], Checksum::Verified);
+                }
+                all[sender].publish();
+                for receiver in &mut all {
+                    receiver.take(SLOTS, |_| ());
+                }
+                all[sender].publish();
+            }
+            let used = allocated_bytes() - before;
+            println!("64 cores: {idle} bytes idle, {used} bytes after use");
+            assert!(idle < CORES * (256 << 10), "{idle} bytes");
+            assert!(used - idle < CORES * (SPARE_BYTES_MAX + (64 << 10)), "{used} bytes");
+        });
     }
 
     const BATCH_OF_TEST: usize = 50;

@@ -18,6 +18,7 @@ fn loom_messages_arrive_whole_and_in_order() {
                     thread::yield_now();
                 }
                 producer.publish();
+                producer.reclaim(|slot| **slot = 0);
             }
         });
         let mut expected = 1;

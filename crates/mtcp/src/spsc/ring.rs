@@ -61,6 +61,8 @@ pub(crate) struct Producer<T> {
     published: usize,
     /// `head` when it was last loaded.
     head: usize,
+    /// The slots below it have been reclaimed.
+    reclaimed: usize,
 }
 
 /// The reading end.
@@ -81,7 +83,8 @@ pub(crate) fn ring<T: Default>(slots: usize) -> (Producer<T>, Consumer<T>) {
         head: Index(AtomicUsize::new(0)),
         slots: (0..slots).map(|_| UnsafeCell::new(T::default())).collect(),
     });
-    let producer = Producer { shared: Arc::clone(&shared), next: 0, published: 0, head: 0 };
+    let producer =
+        Producer { shared: Arc::clone(&shared), next: 0, published: 0, head: 0, reclaimed: 0 };
     (producer, Consumer { shared, next: 0, released: 0, tail: 0 })
 }
 
@@ -117,6 +120,25 @@ impl<T> Producer<T> {
         self.published = self.next;
         self.shared.tail.0.store(self.next, Ordering::Release);
         true
+    }
+
+    /// Passes each slot that the consumer has released, and that was not written again, to `take`,
+    /// which may remove its memory; each slot once.
+    pub(crate) fn reclaim(&mut self, mut take: impl FnMut(&mut T)) {
+        if self.reclaimed == self.published {
+            return;
+        }
+        self.head = self.shared.head.0.load(Ordering::Acquire);
+        let size = self.shared.slots.len();
+        if self.next.wrapping_sub(self.reclaimed) > size {
+            self.reclaimed = self.next.wrapping_sub(size);
+        }
+        while self.reclaimed != self.head {
+            // SAFETY: the consumer has released the slot, and this end has not written it again:
+            // the index is not more than `size` below `next`.
+            self.shared.slot(self.reclaimed).with_mut(|slot| take(unsafe { &mut *slot }));
+            self.reclaimed = self.reclaimed.wrapping_add(1);
+        }
     }
 
     /// Whether the consumer has released all published slots.

@@ -50,6 +50,31 @@ fn slots_keep_their_memory() {
 }
 
 #[test]
+fn each_released_slot_that_was_not_written_again_is_reclaimed_once() {
+    let (mut producer, mut consumer) = ring::<u32>(4);
+    let mut reclaimed = Vec::new();
+    let mut exchange = |values: std::ops::Range<u32>, taken: usize, reclaims: bool| {
+        for value in values {
+            assert!(producer.write(|slot| *slot = value));
+        }
+        producer.publish();
+        for _ in 0..taken {
+            consumer.read(|_| ()).expect("a message");
+        }
+        consumer.release();
+        if reclaims {
+            producer.reclaim(|slot| reclaimed.push(*slot));
+        }
+    };
+    exchange(0..3, 2, true);
+    exchange(3..5, 3, true);
+    exchange(5..8, 3, false);
+    exchange(8..11, 1, true);
+    exchange(11..11, 0, true);
+    assert_eq!(reclaimed, [0, 1, 2, 3, 4, 7, 8]);
+}
+
+#[test]
 fn two_threads_exchange_a_million_messages_asleep_and_awake() {
     const MESSAGES: u64 = 1_000_000;
     let (mut producer, mut consumer) = ring::<u64>(64);
