@@ -104,26 +104,26 @@ pub fn bar_seccomp(command: &mut Command) {
 /// # Panics
 /// If there can be no such filter here.
 pub fn bar_calls(command: &mut Command, calls: &[c_long]) {
-    let filter = bar(calls);
+    let filter = bar(calls, libc::EPERM);
     // SAFETY: between fork(2) and execve(2), two system calls and no allocation.
     unsafe {
         command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(io::Error::other));
     }
 }
 
-/// Lets a system call fail with `EPERM` in the calling thread and in those that it starts.
+/// Lets a system call fail with this errno in the calling thread and in those that it starts.
 ///
 /// # Panics
 /// If there can be no such filter here.
-pub fn bar_call_in_thread(number: c_long) {
-    seccompiler::apply_filter(&bar(&[number])).expect("a filter");
+pub fn bar_call_in_thread(number: c_long, errno: i32) {
+    seccompiler::apply_filter(&bar(&[number], errno)).expect("a filter");
 }
 
-/// Returns a filter with which these system calls fail with `EPERM`.
-fn bar(calls: &[c_long]) -> BpfProgram {
+/// Returns a filter with which these system calls fail with this errno.
+fn bar(calls: &[c_long], errno: i32) -> BpfProgram {
     let architecture = std::env::consts::ARCH.try_into().expect("an architecture with filters");
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
-    let bar = SeccompAction::Errno(libc::EPERM as u32);
+    let bar = SeccompAction::Errno(errno as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, bar, architecture);
     BpfProgram::try_from(filter.expect("a filter")).expect("a program")
 }

@@ -12,6 +12,7 @@ mod lingering;
 mod missing;
 mod readiness;
 mod refusals;
+mod sandbox;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};

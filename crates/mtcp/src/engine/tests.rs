@@ -43,7 +43,7 @@ fn nobody_waits_for_an_engine_that_has_gone() {
 fn threads_that_would_keep_their_capabilities_are_not_started() {
     let start = |mode, has_statistics| {
         let thread = std::thread::spawn(move || {
-            testkit::bar_call_in_thread(libc::SYS_capset);
+            testkit::bar_call_in_thread(libc::SYS_capset, libc::EPERM);
             let mut left = config("10.0.0.1");
             (left.engine.mode, left.stat.enabled) = (mode, has_statistics);
             let (left, _right) = Mtcp::pair(left, config("10.0.0.2"), Default::default())?;
