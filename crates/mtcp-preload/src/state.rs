@@ -409,10 +409,18 @@ fn place(family: Family) -> usize {
     usize::from(family == Family::V6)
 }
 
-fn start() -> Result<World, String> {
-    let failed = |what: &str, error: io::Error| {
-        format!("cannot start the stack: {what}: {error}; raise `ulimit -n` if it is reached")
+/// Describes what kept the stack from starting, with the remedy.
+fn failed(what: &str, error: io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EMFILE) => "; raise `ulimit -n`",
+        Some(libc::ENFILE) => "; raise the system's limit (sysctl fs.file-max)",
+        Some(libc::ENOENT) => "; mount /proc",
+        _ => "",
     };
+    format!("cannot start the stack: {what}: {error}{remedy}")
+}
+
+fn start() -> Result<World, String> {
     let list = || process::open_descriptors().map_err(|error| failed("/proc/self/fd", error));
     let config = settings::config().ok_or("there is no configuration")?.clone();
     let before = list()?;
@@ -579,3 +587,17 @@ fn process() -> Option<u32> {
 }
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_failed_names_the_remedy_of_its_cause() {
+        let told = |errno| failed("/proc/self/fd", io::Error::from_raw_os_error(errno));
+        assert!(told(libc::ENOENT).ends_with("; mount /proc"), "{}", told(libc::ENOENT));
+        assert!(told(libc::EMFILE).ends_with("; raise `ulimit -n`"), "{}", told(libc::EMFILE));
+        assert!(told(libc::ENFILE).contains("fs.file-max"), "{}", told(libc::ENFILE));
+        assert!(told(libc::EPERM).ends_with("(os error 1)"), "{}", told(libc::EPERM));
+    }
+}
