@@ -140,8 +140,9 @@ pub struct Config {
     /// of a handle pause while more than this many bytes wait behind its current write, until half
     /// of them are written. So the channel does not read from a peer that does not read. Single
     /// receives are not paused. Each waiting request counts 256 bytes more. Two ends that both
-    /// queue more than this before they read would wait for each other, until one closes. Default:
-    /// 262,144; at least 1.
+    /// queue more than this before they read would wait for each other, until one closes. In a
+    /// proxy, the output of one connection should pause the receives of the other:
+    /// [`Channel::pair`](crate::Channel::pair). Default: 262,144; at least 1.
     pub output_pause: usize,
     /// Maximum number of bytes that may wait behind the current write of a handle; a further write
     /// fails with [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size.

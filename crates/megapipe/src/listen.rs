@@ -200,10 +200,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         let words = error.to_string();
         assert!(words.contains(&address.to_string()), "{words}");
-        assert!(
-            words.contains("a socket still listens") && words.contains("ss -ltnp"),
-            "{words}"
-        );
+        assert!(words.contains("a socket still listens") && words.contains("ss -ltnp"), "{words}");
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         assert_eq!(cause.and_then(io::Error::raw_os_error), Some(libc::EADDRINUSE));
     }

@@ -106,6 +106,13 @@ pub fn await_port(from: &Namespace, address: &str, port: u16, running: &mut Guar
 pub struct Guard(pub Child);
 
 impl Guard {
+    /// Returns the bytes of the process that are in memory.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+    }
+
     /// Starts a program.
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Guard {

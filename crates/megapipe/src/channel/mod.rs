@@ -158,6 +158,22 @@ impl<C> Channel<C> {
         self.engine.refuse(connection.into())
     }
 
+    /// Pairs two handles, such as both connections of a proxy: from now on, the repeating receives
+    /// of each pause while the output of the *other* is long, see [`Config::output_pause`], and not
+    /// while its own is. So a proxy holds little more than `output_pause` bytes in each direction,
+    /// and each direction goes on while the other has to wait. A pair ends with the first
+    /// [`Channel::close`], [`Channel::abort`] or [`Channel::unregister`] of one of its handles, and
+    /// when one is paired with another handle. A handle that is paired with itself has no partner.
+    /// The example `proxy` uses it.
+    ///
+    /// Both handles must be of streams, packets, pipes or datagram sockets.
+    pub fn pair(&mut self, one: Handle, other: Handle) -> Result<()> {
+        let kinds = [Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram];
+        let one = self.check(one, "a pair", &kinds)?;
+        let other = self.check(other, "a pair", &kinds)?;
+        self.engine.pair(one, other)
+    }
+
     /// Sets a registered [`Timer`](crate::Timer): the next expiry comes after `after` and further
     /// ones every `every`, if that is above zero; `None` stops the timer. The channel discards
     /// expirations that were counted and not delivered, but delivers a completion that it already

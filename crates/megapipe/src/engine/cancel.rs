@@ -9,8 +9,8 @@ use crate::source::{Kind, Socket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long, and how often at least, the cancellation of a write is repeated before the engine gives
-/// up, and the time limit of a single cancellation. A thread without a CPU meanwhile must not give
+/// How long, and how often at least, the cancellation of a write is repeated before the engine
+/// gives up, and the time limit of a single cancellation. A thread without a CPU meanwhile must not give
 /// up after the first one: the write would go on behind what is written next.
 const RECALL: Duration = Duration::from_millis(200);
 const RECALLS_MIN: u32 = 200;
@@ -152,6 +152,7 @@ impl Engine {
             return Ok(Remains { descriptor: None, connections: Vec::new() });
         }
         self.recall_write(key);
+        self.unpair(key);
         let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         for lane in [Lane::Inbound, Lane::Outbound, Lane::Readiness] {

@@ -88,6 +88,7 @@ impl Engine {
         self.report_orphans(connections.len());
         drop(connections);
         self.listeners.retain(|listener| *listener != key);
+        self.unpair(key);
         let Some(member) = self.members.get_mut(key) else { return };
         member.leaving = Some(Box::new(Leaving {
             request,

@@ -269,17 +269,19 @@ impl Engine {
 
     /// Hands a request to the driver.
     fn start(&mut self, id: Key) -> Result<(), Full> {
-        let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
+        let Some(request) = self.requests.get(id) else { return Ok(()) };
         if request.reads_file() {
             return self.start_file_read(id);
         }
+        let parked = request.is_pausable() && self.holds_receives(request.handle);
+        let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
         let Some(member) = self.members.get_mut(request.handle) else {
             // The handle ended while the request waited.
             self.requests.remove(id);
             return Ok(());
         };
-        request.parked = request.is_pausable() && member.output().paused;
-        if request.parked {
+        request.parked = parked;
+        if parked {
             return Ok(());
         }
         let operation = request.operation(member.kind, member.large);

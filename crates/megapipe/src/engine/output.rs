@@ -3,9 +3,10 @@
 //! A peer that does not read must not make the channel queue without limit: the handle's repeating
 //! receives pause at [`Config::output_pause`](crate::Config::output_pause), writes are refused at
 //! [`Config::output_limit`](crate::Config::output_limit), and waiting writes return the channel's
-//! own buffers.
+//! own buffers. Of two paired members, each one's output pauses the other's receives: what a proxy
+//! reads from one connection waits at the other.
 
-use super::{Engine, Lane, Request};
+use super::{Engine, Lane, Member, Request};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::slab::Key;
@@ -44,17 +45,9 @@ impl Engine {
             return;
         }
         output.paused = true;
+        let source = output.partner.unwrap_or(key);
         self.counters.paused += 1;
-        // A repeating receive in flight is cancelled in the driver.
-        let Some(active) = member.active[Lane::Inbound as usize] else { return };
-        if let Some(request) = self.requests.get_mut(active)
-            && request.is_pausable()
-            && request.in_flight
-            && !request.recalled
-        {
-            request.recalled = true;
-            self.driver.cancel(active.tag(), member.object);
-        }
+        self.adjust_receives(source);
     }
 
     /// Counts that the first waiting request of the outbound lane has started.
@@ -83,12 +76,60 @@ impl Engine {
 
     fn resume_receives(&mut self, key: Key) {
         let Some(member) = self.members.get_mut(key) else { return };
-        if !member.output().paused {
-            return;
+        let output = member.output();
+        if output.paused {
+            member.extras().output.paused = false;
+            self.adjust_receives(output.partner.unwrap_or(key));
         }
-        member.extras().output.paused = false;
+    }
+
+    /// Lets the output of each of two members pause the receives of the other, not its own.
+    pub(crate) fn pair(&mut self, one: Key, other: Key) -> Result<(), Error> {
+        self.member(one)?;
+        self.member(other)?;
+        self.unpair(one);
+        self.unpair(other);
+        for (key, partner) in [(one, other), (other, one)] {
+            if let Some(member) = self.members.get_mut(key) {
+                member.extras().output.partner = Some(partner).filter(|partner| *partner != key);
+            }
+        }
+        self.adjust_receives(one);
+        self.adjust_receives(other);
+        Ok(())
+    }
+
+    /// Ends the pair of a member, if it has a partner.
+    pub(super) fn unpair(&mut self, key: Key) {
+        let Some(partner) = self.members.get(key).and_then(|member| member.output().partner) else {
+            return;
+        };
+        for key in [key, partner] {
+            if let Some(member) = self.members.get_mut(key) {
+                member.extras().output.partner = None;
+            }
+            self.adjust_receives(key);
+        }
+    }
+
+    /// Returns whether the repeating receives of a member have to pause.
+    pub(super) fn holds_receives(&self, key: Key) -> bool {
+        let output = self.members.get(key).map(Member::output).unwrap_or_default();
+        let Some(partner) = output.partner else { return output.paused };
+        self.members.get(partner).is_some_and(|partner| partner.output().paused)
+    }
+
+    /// Pauses or resumes the repeating receive of a member, as the output that it depends on
+    /// demands.
+    fn adjust_receives(&mut self, key: Key) {
+        let pauses = self.holds_receives(key);
+        let Some(member) = self.members.get(key) else { return };
         let Some(id) = member.active[Lane::Inbound as usize] else { return };
-        if self.requests.get(id).is_some_and(|request| request.parked && !request.cancelled) {
+        let Some(request) = self.requests.get_mut(id) else { return };
+        if pauses && request.is_pausable() && request.in_flight && !request.recalled {
+            request.recalled = true;
+            self.driver.cancel(id.tag(), member.object);
+        } else if !pauses && request.parked && !request.cancelled {
             self.start_or_stall(id);
         }
     }

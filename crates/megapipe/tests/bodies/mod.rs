@@ -228,6 +228,7 @@ macro_rules! every_driver {
                 the_limit_on_lightweight_sockets,
                 a_dropped_channel_ends_its_connections;
             output:
+                a_pair_pauses_the_other_side,
                 a_receive_pauses_while_output_waits,
                 a_paused_receive_ends_with_its_handle,
                 single_bytes_pause_a_receive_too,

@@ -325,3 +325,60 @@ fn answer(rig: &mut Rig, handle: Handle) {
         }
     }
 }
+
+/// Of a proxy, what the slow side does not take pauses the fast side, and nothing else.
+pub(crate) fn a_pair_pauses_the_other_side(driver: DriverChoice) {
+    for then in ["apart", "aborted", "read"] {
+        let mut rig = Rig::with(driver, config());
+        let pattern = Pattern::new(4);
+        let ((mut fast, one), (mut slow, other)) = (unix_pair(), unix_pair());
+        fast.set_nonblocking(true).unwrap();
+        let (one, other) = (rig.join(one), rig.join(other));
+        rig.pair(one, other).unwrap();
+        rig.receive(one, Repeat::UntilCancelled).unwrap();
+        rig.receive(other, Repeat::UntilCancelled).unwrap();
+        let (total, mut sent, mut passed) = (8 << 20, 0, 0);
+        loop {
+            let before = sent;
+            sent = push(&mut fast, &pattern, sent, total);
+            while let Some(done) = rig.dispatch(Duration::from_millis(20)).unwrap() {
+                match done.event {
+                    Event::Receive(Ok(lease)) => rig.write(other, lease).unwrap(),
+                    event => passed += written(event).len(),
+                }
+            }
+            if sent == before {
+                break;
+            }
+        }
+        assert!(sent < total, "the channel took {total} bytes for a peer that reads nothing");
+        let queued = rig.queued_bytes(other).unwrap();
+        assert!((PAUSE..PAUSE + 2 * BUFFERED).contains(&queued), "{queued} bytes wait");
+        // The slow side's own input goes on.
+        for round in 0..3 {
+            slow.write_all(&[round; 40]).unwrap();
+            assert_eq!(*received(rig.another(other)), [round; 40]);
+        }
+        match then {
+            // Then the output of the fast side decides, and it has none.
+            "apart" => rig.pair(one, one).unwrap(),
+            "aborted" => assert!(matches!(rig.abort(other), Ok(Some(_)))),
+            _ => {
+                let reader = std::thread::spawn(move || {
+                    let mut found = vec![0; sent];
+                    slow.read_exact(&mut found).unwrap();
+                    pattern.check(0, &found);
+                });
+                while passed < sent {
+                    match rig.next().event {
+                        Event::Receive(Ok(lease)) => rig.write(other, lease).unwrap(),
+                        event => passed += written(event).len(),
+                    }
+                }
+                reader.join().unwrap();
+                continue;
+            }
+        }
+        while rig.next().handle != one {}
+    }
+}

@@ -3,9 +3,7 @@
 
 use crate::common::process::{again, expect_success, is_child, isolated};
 use crate::common::seccomp::{block, block_io_uring, block_register};
-use crate::common::{
-    Rig, accepted, client, drop_gives_up, listener, outcome, received, written,
-};
+use crate::common::{Rig, accepted, client, drop_gives_up, listener, outcome, received, written};
 use megapipe::{Accept, Channel, Config, DriverChoice, DriverKind, Error, Event, Repeat};
 use std::io::{Read, Write};
 use std::time::Duration;

@@ -3,9 +3,11 @@
 use crate::common::process::name_of;
 use crate::common::{Pattern, TIME_LIMIT, set_time_limit};
 use megapipe::DriverChoice;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{ChildStdout, Command, ExitStatus};
+use std::sync::mpsc;
+use std::time::Duration;
 use testkit::process::Guard;
 use testkit::retried;
 
@@ -29,10 +31,10 @@ impl Running {
         Running { process, output }
     }
 
-    /// Starts a server on a free port and returns its address.
-    fn serve(driver: DriverChoice, name: &str) -> (Running, SocketAddr) {
+    /// Starts a server with some words of its command line before a free port; returns its address.
+    fn serve(driver: DriverChoice, name: &str, words: &[&str]) -> (Running, SocketAddr) {
         let mut command = example(driver, name);
-        command.arg("127.0.0.1:0");
+        command.args(words).arg("127.0.0.1:0");
         let mut server = Running::start(command);
         let line = server.line();
         let address = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}"));
@@ -56,7 +58,7 @@ impl Running {
 }
 
 pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
-    let (_server, address) = Running::serve(driver, "ping_pong");
+    let (_server, address) = Running::serve(driver, "ping_pong", &[]);
     let mut clients: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
     clients.iter().for_each(set_time_limit);
@@ -83,7 +85,7 @@ pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
 }
 
 pub(crate) fn udp_echo_returns_datagrams(driver: DriverChoice) {
-    let (_server, address) = Running::serve(driver, "udp_echo");
+    let (_server, address) = Running::serve(driver, "udp_echo", &[]);
     let clients = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut room = vec![0; 65_536];
     for (round, bytes) in [1, 0, 1400, 60_000, 9].into_iter().enumerate() {
@@ -98,6 +100,83 @@ pub(crate) fn udp_echo_returns_datagrams(driver: DriverChoice) {
             pattern.check(0, &room[..count]);
         }
     }
+}
+
+/// What the server behind the proxy does, by the first byte of a client.
+const ECHO: u8 = 0;
+const FLOOD: u8 = 1;
+const RESET: u8 = 2;
+const FLOOD_BYTES: usize = 64 << 20;
+
+/// Serves one client behind the proxy.
+fn serve_behind(mut peer: TcpStream) -> std::io::Result<()> {
+    let mut wish = [0];
+    peer.read_exact(&mut wish)?;
+    match wish[0] {
+        ECHO => {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all)?;
+            peer.write_all(&all)
+        }
+        FLOOD => peer.write_all(&vec![7; FLOOD_BYTES]),
+        _ => reset(peer),
+    }
+}
+
+fn reset(stream: TcpStream) -> std::io::Result<()> {
+    let stream = socket2::Socket::from(stream);
+    stream.set_linger(Some(Duration::ZERO))
+}
+
+fn is_reset<T: std::fmt::Debug>(result: std::io::Result<T>) -> bool {
+    result.unwrap_err().kind() == ErrorKind::ConnectionReset
+}
+
+pub(crate) fn a_proxy_passes_bytes_ends_and_resets_on(driver: DriverChoice) {
+    let behind = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = behind.local_addr().unwrap().to_string();
+    let (ended, results) = mpsc::channel();
+    std::thread::spawn(move || {
+        for peer in behind.incoming().take(5) {
+            let ended = ended.clone();
+            std::thread::spawn(move || ended.send(serve_behind(peer.unwrap())));
+        }
+    });
+    let (server, address) = Running::serve(driver, "proxy", &[&target]);
+    let client = |wish| {
+        let mut client = TcpStream::connect(address).unwrap();
+        set_time_limit(&client);
+        client.write_all(&[wish]).unwrap();
+        client
+    };
+    let result = || results.recv_timeout(TIME_LIMIT).unwrap();
+    let echoes = || {
+        let (mut client, pattern) = (client(ECHO), Pattern::new(1));
+        client.write_all(&pattern.bytes(0, 1 << 20)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut found = Vec::new();
+        client.read_to_end(&mut found).unwrap();
+        assert_eq!(found.len(), 1 << 20);
+        pattern.check(0, &found);
+        result().unwrap();
+    };
+    echoes();
+    assert!(is_reset(client(RESET).read(&mut [0])));
+    result().unwrap();
+    // What a client does not read stays with the server.
+    let before = server.process.resident_bytes();
+    let mut deaf = client(FLOOD);
+    assert!(deaf.read(&mut [0]).unwrap() == 1);
+    echoes();
+    let more = server.process.resident_bytes().saturating_sub(before);
+    assert!(more < (FLOOD_BYTES / 4) as u64, "the proxy took {more} bytes for one client");
+    assert!(results.try_recv().is_err(), "the proxy took {FLOOD_BYTES} bytes for one client");
+    reset(deaf).unwrap();
+    assert!(result().is_err());
+    // The fifth was the last: the target refuses, and so does the proxy.
+    echoes();
+    let refused = |mut client: TcpStream| is_reset(client.read(&mut [0]));
+    assert!(TcpStream::connect(address).is_ok_and(refused));
 }
 
 pub(crate) fn copy_file_copies(driver: DriverChoice) {

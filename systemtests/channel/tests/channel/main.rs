@@ -23,6 +23,7 @@ conformance! {
         long_frames_of_a_tun_device_are_whole,
         an_overrun_of_netlink_is_told;
     examples:
+        a_proxy_passes_bytes_ends_and_resets_on,
         ping_pong_returns_messages,
         udp_echo_returns_datagrams,
         copy_file_copies,

@@ -90,7 +90,10 @@ pub(crate) const JOBS: &[Job] = &[
                  'list = [\"10.9.0.2/24\"]' >m.toml; \
                  $B/mtcp run --config m.toml curl http://10.9.0.1/; echo status $?",
         wanted: &["mtcp: cannot open /dev/net/tun: ", "run as root, load the module"],
-        in_sandbox: Some(&["mtcp: cannot start the stack: /proc/self/fd: No such", "; mount /proc"]),
+        in_sandbox: Some(&[
+            "mtcp: cannot start the stack: /proc/self/fd: No such",
+            "; mount /proc",
+        ]),
     },
     Job {
         name: "nginx",

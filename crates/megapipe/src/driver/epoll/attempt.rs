@@ -35,9 +35,7 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         Operation::ReceiveFrom { ancillary, .. } => {
             receive_from(calls, pools, entry, task.tag, ancillary)
         }
-        Operation::Write { address, bytes, .. } => {
-            write(calls, entry, address, bytes as usize, 0)
-        }
+        Operation::Write { address, bytes, .. } => write(calls, entry, address, bytes as usize, 0),
         Operation::WriteMore { address, bytes } => {
             write(calls, entry, address, bytes as usize, libc::MSG_MORE)
         }

@@ -2,6 +2,7 @@
 
 use crate::engine::request::{Command, Lane, Request};
 use crate::error::Error;
+use crate::slab::Key;
 
 /// Approximate memory of a waiting request in addition to its bytes, so that many small requests do
 /// not take more memory than a few large ones.
@@ -12,8 +13,10 @@ const REQUEST_BYTES: usize = 256;
 pub(crate) struct Output {
     pub(crate) bytes: usize,
     pub(crate) requests: u32,
-    /// Whether repeating receives pause until less is waiting.
+    /// Whether repeating receives pause until less is waiting: those of the partner or, without
+    /// one, of the member itself.
     pub(crate) paused: bool,
+    pub(crate) partner: Option<Key>,
 }
 
 impl Output {

@@ -3,7 +3,6 @@
 use crate::common::process::name_of;
 use crate::common::{TIME_LIMIT, deaf_address};
 use megapipe::DriverChoice;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -40,10 +39,7 @@ impl Server {
 
     /// Returns the bytes of the process that are in memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.process.0.id());
-        let status = fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+        self.process.resident_bytes()
     }
 }
 

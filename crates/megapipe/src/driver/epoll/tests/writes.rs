@@ -1,8 +1,8 @@
 //! Tests writes that the kernel takes in parts.
 
 use super::*;
-use proptest::prelude::*;
 use crate::driver::epoll::vector::consume;
+use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
