@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long, and how often at least, the cancellation of a write is repeated before the engine
-/// gives up, and the time limit of a single cancellation. A thread without a CPU meanwhile must not give
-/// up after the first one: the write would go on behind what is written next.
+/// gives up, and the time limit of a single cancellation. A thread without a CPU meanwhile must not
+/// give up after the first one: the write would go on behind what is written next.
 const RECALL: Duration = Duration::from_millis(200);
 const RECALLS_MIN: u32 = 200;
 const RECALL_PAUSE: Duration = Duration::from_millis(1);
