@@ -118,7 +118,8 @@ pub(crate) fn nothing_is_written_behind_a_stuck_write(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (mut ours, handle) = rig.tcp_pair();
     rig.set_time_limit(handle, Direction::Outbound, LIMIT).unwrap();
-    for bytes in [STUCK_BYTES, 4, 4] {
+    // TCP takes more and more while it is given time.
+    for bytes in [4 * STUCK_BYTES, 4, 4] {
         rig.write(handle, vec![1; bytes]).unwrap();
     }
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ETIMEDOUT));
@@ -129,7 +130,7 @@ pub(crate) fn nothing_is_written_behind_a_stuck_write(driver: DriverChoice) {
     let mut found = Vec::new();
     let end = ours.read_to_end(&mut found).map_err(|error| error.kind());
     assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
-    assert!(found.len() < STUCK_BYTES);
+    assert!(found.len() < 4 * STUCK_BYTES);
 }
 
 /// A request that waits behind another has not begun.
