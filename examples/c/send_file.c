@@ -16,6 +16,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* How long a client may be silent before its request. */
+enum { PATIENCE_MS = 10000 };
+
 /* The head is the kernel's from mp_write_more() to MP_CLOSE. */
 struct visit {
     mp_handle handle;
@@ -84,7 +87,8 @@ static void welcome(mp_channel *channel, const struct mp_event *ev, size_t file_
         "HTTP/1.0 200 OK\r\nContent-Length: %zu\r\nX-Client: %s:%u\r\n\r\n", file_size, ip,
         peer ? ntohs(peer->sin_port) : 0u);
     visit->handle = mp_register(channel, ev->fd, visit, NULL);
-    if (visit->handle < 0 || mp_recv(visit->handle, 0) < 0)
+    if (visit->handle < 0 || mp_set_timeout(visit->handle, MP_IN, PATIENCE_MS) < 0
+        || mp_recv(visit->handle, 0) < 0)
         fail("a new connection", mp_error());
 }
 
@@ -117,12 +121,13 @@ int main(int argc, char **argv)
             else if (!(ev.flags & MP_MORE))
                 fail("accept", strerror(ev.error));
             break;
-        case MP_RECV: /* a request, or the end of a client that has none */
-            if (ev.buffer >= 0)
+        case MP_RECV: /* a request; or an error, or the end of a client that has none */
+            if (!ev.error && ev.size > 0) {
                 mp_release(channel, ev.buffer);
-            if (ev.size > 0 && (mp_write_more(visit->handle, visit->head, visit->head_size) < 0
-                                || mp_send_file(visit->handle, file, 0, file_size) < 0))
-                fail("an answer", mp_error());
+                if (mp_write_more(visit->handle, visit->head, visit->head_size) < 0
+                    || mp_send_file(visit->handle, file, 0, file_size) < 0)
+                    fail("an answer", mp_error());
+            }
             mp_close(visit->handle); /* when all of it is written */
             break;
         case MP_CLOSE:

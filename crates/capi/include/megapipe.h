@@ -10,18 +10,35 @@
  * file (the full program is examples/c/send_file.c):
  *
  *     struct mp_event ev;
+ *     int count;
  *
  *     mp_accept(listener, 0, MP_LWSOCKET | MP_WITH_PEER);
- *     while (mp_dispatch(channel, &ev, -1) == 1)
+ *     while ((count = mp_dispatch(channel, &ev, -1)) >= 0) {
+ *         if (count == 0)
+ *             continue;
  *         if (ev.cmd == MP_ACCEPT && !ev.error) {
+ *             mp_handle peer = mp_register(channel, ev.fd, NULL, NULL);
+ *             if (peer == MP_NONE) {
+ *                 mp_refuse(channel, ev.fd, MP_RESET);
+ *                 continue;
+ *             }
  *             print_address(ev.data, ev.size);
- *             mp_recv(mp_register(channel, ev.fd, NULL, NULL), 0);
- *         } else if (ev.cmd == MP_RECV && ev.size > 0) {
- *             mp_release(channel, ev.buffer);
- *             mp_write_more(ev.handle, head, head_size);
- *             mp_send_file(ev.handle, file, 0, file_size);
+ *             mp_set_timeout(peer, MP_IN, 10000);
+ *             mp_recv(peer, 0);
+ *         } else if (ev.cmd == MP_RECV) {
+ *             if (!ev.error && ev.size > 0) {
+ *                 mp_release(channel, ev.buffer);
+ *                 mp_write_more(ev.handle, head, head_size);
+ *                 mp_send_file(ev.handle, file, 0, file_size);
+ *             }
  *             mp_close(ev.handle);
  *         }
+ *     }
+ *
+ * mp_dispatch() returns 0 without an event when a signal handler has run, or when the process was
+ * stopped and continued (SIGSTOP, SIGCONT). The close of a client that has ended, has sent nothing
+ * for 10 s or has failed takes effect at once; that of the others when all is written. A client
+ * that then reads nothing is reset after mp_options.close_timeout_ms.
  *
  * The report: Sangjin Han, A Programming Interface for Scalable Network Socket I/O,
  * UCB/EECS-2016-125.
@@ -69,6 +86,10 @@
  * signal handler that returns makes mp_dispatch() return 0. A thread that may be cancelled calls
  * pthread_setcancelstate(3) with PTHREAD_CANCEL_DISABLE before it creates a channel.
  *
+ * Linking. `pkg-config --libs megapipe`. The static library needs what `pkg-config --static` names;
+ * a program without any shared library links gcc's archive in the place of its shared library: cc
+ * -static server.c $(pkg-config --static --cflags --libs megapipe | sed 's/-lgcc_s/-lgcc_eh/')
+ *
  * Restart. After a process with an io_uring channel was killed, the kernel takes up to 0.2 s to
  * close its sockets, and bind(2) fails with EADDRINUSE meanwhile. mp_listen() waits for that.
  *
@@ -105,10 +126,19 @@
 #define MP_MORE 1
 
 /*
+ * In mp_event.flags of an MP_RECVFROM: the datagram was longer than the buffer and has lost its
+ * end.
+ */
+#define MP_TRUNCATED 2
+
+/*
  * For mp_recv(), mp_recvfrom() and mp_poll(): one completion for each result, until cancelled, the
  * end or an error.
  */
 #define MP_REPEAT 1
+
+/* For mp_refuse(): the connection is reset. */
+#define MP_RESET 1
 
 /* For mp_cancel(), mp_set_timeout(): reads and receives. */
 #define MP_IN 1
@@ -202,10 +232,11 @@ typedef struct mp_options {
      */
     uint32_t steal_interval_us;
     /*
-     * 1: connections always go to the channel of their CPU. 0: while one of two channels that
-     * share a listener accepts nine times as many connections as the other, or fewer than about
-     * half of more channels accept all, new ones are distributed to all of them at random. A 1 in
-     * any channel of a listener applies to all of them.
+     * 1: connections always go to the channel of their CPU. 0: new connections are distributed at
+     * random to all channels that share a listener, while the CPUs distribute them very unequally.
+     * With two channels that means that one of them accepts nine times as many as the other; with
+     * more, that less than about half of the channels accept all connections. A 1 in any channel
+     * of a listener applies to all of them.
      */
     uint32_t keep_steering;
     /*
@@ -231,8 +262,14 @@ typedef struct mp_options {
      * stream sockets. Default 0.
      */
     uint32_t lazy_writes;
+    /*
+     * 1: the writes of a handle still have their events after mp_close() or mp_abort(), before
+     * MP_CLOSE, with ECANCELED if they were discarded: for a program that frees what a write uses
+     * at its event. Default 0.
+     */
+    uint32_t events_after_close;
     /* Must be zero. */
-    uint32_t reserved[3];
+    uint32_t reserved[2];
 } mp_options;
 
 /*
@@ -289,13 +326,18 @@ typedef int64_t mp_handle;
 typedef struct mp_event {
     /* One of enum mp_command. */
     uint32_t cmd;
-    /* MP_MORE or 0. */
+    /* 0, or a combination of MP_MORE and MP_TRUNCATED. */
     uint32_t flags;
-    /* The handle of the request; -1 after mp_close(). */
+    /* The handle of the request; of MP_CLOSE, the one that has ended. */
     mp_handle handle;
     /* The cookie that was given to mp_register(). */
     void *cookie;
-    /* 0, or the errno with which the request failed: then the fields below have no meaning. */
+    /*
+     * 0, or the errno with which the request failed. Then only these fields below have a meaning:
+     * data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL) and
+     * offset, as without an error; and size, which is the number of bytes that the kernel had
+     * taken of a write, message or file, and else 0.
+     */
     int32_t error;
     /*
      * MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
@@ -304,7 +346,7 @@ typedef struct mp_event {
     int32_t fd;
     /*
      * Number of bytes read, received, written or sent; 0 of a read or receive is the end, but see
-     * buffer.
+     * buffer. Of a write that has failed: of these the peer may not have got all.
      */
     size_t size;
     /*
@@ -428,6 +470,21 @@ const char *mp_version(void);
 mp_handle mp_register(struct mp_channel *channel, int fd, void *cookie, const cpu_set_t *cpu_mask);
 
 /*
+ * Ends a connection of an MP_ACCEPT without registering it: fd is mp_event.fd, a descriptor or a
+ * lightweight socket, and is closed. Ignoring the event would leave the client waiting. It takes
+ * no handle, so it also works when mp_options.max_handles are registered.
+ *
+ * flags: 0 to close the connection, of which the client sees the end (or a reset, if it had sent
+ * anything); MP_RESET to reset it. Takes effect with the next mp_flush(), or when mp_dispatch() has
+ * no event to return at once.
+ *
+ * Errors:
+ *   EBADF   fd is not open, or not a lightweight socket that waits to be registered here
+ *   EINVAL  flags are unknown
+ */
+int mp_refuse(struct mp_channel *channel, int fd, int flags);
+
+/*
  * Takes a descriptor out of the channel, to use it without the channel (report, Table 3.1): it
  * stays open and belongs to the caller again. Pending requests, writes included, are cancelled and
  * never delivered, except those that an mp_dispatch_batch() has delivered already. To end a
@@ -445,10 +502,10 @@ int mp_unregister(mp_handle handle);
 
 /*
  * Closes a handle after all submitted writes are written: the normal way to end a connection.
- * Inbound requests are cancelled and never delivered, nor are the events of the writes. One
- * MP_CLOSE, with the cookie and handle -1, is the last event. By then the descriptor or
- * lightweight socket is closed, and the memory of all requests of the handle belongs to the
- * caller.
+ * Inbound requests are cancelled and never delivered. The events of the writes come only with
+ * mp_options.events_after_close. One MP_CLOSE, with the cookie, is the last event. By then the
+ * descriptor or lightweight socket is closed, and the memory of all requests of the handle belongs
+ * to the caller.
  *
  * If a queued write fails, the event has its error and the handle is aborted; so it is if a write
  * had failed part-way before. If the peer takes nothing for
@@ -492,9 +549,9 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  *                 system call for each connection; if the address is not needed at once,
  *                 mp_request_peer_address() costs less.
  *
- * The event's fd is for mp_register(). A descriptor may also be used without the channel and is
- * then for the caller to close; it does not block, and execve(2) closes it. ECANCELED is the last
- * completion after mp_cancel().
+ * The event's fd is for mp_register(), or for mp_refuse() to end the connection. A descriptor may
+ * also be used without the channel and is then for the caller to close; it does not block, and
+ * execve(2) closes it. ECANCELED is the last completion after mp_cancel().
  *
  * A transient error has MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight sockets of
  * the channel are in use (mp_options.max_lwsockets). The channel accepts again by itself, when a
@@ -533,9 +590,9 @@ int mp_read(mp_handle handle, void *buffer, size_t size);
  * Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
  * connected datagram socket: one datagram. buffer must not change until the event.
  *
- * The event's size is below the request's only if the write was cancelled half-way; a write that
- * fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless the
- * process ignores it.
+ * The event's size is below the request's only if the write was cancelled half-way, or has failed:
+ * then it is what the kernel had taken before the error. A broken socket or pipe is EPIPE and
+ * raises no SIGPIPE, whatever the process does about that signal.
  *
  * Errors:
  *   EAGAIN  mp_options.output_limit bytes wait behind the current write: the peer does not read;
@@ -571,8 +628,9 @@ int mp_readv(mp_handle handle, const struct iovec *vector, int count);
 int mp_writev(mp_handle handle, const struct iovec *vector, int count);
 
 /*
- * Receives from a stream or pipe into a buffer of the channel: MP_RECV, with the bytes at the
- * event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
+ * Receives from a stream or pipe (from a datagram socket: mp_recvfrom()) into a buffer of the
+ * channel: MP_RECV, with the bytes at the event's data until mp_release() of its buffer. size 0 is
+ * the end, which has no buffer.
  *
  * From a SOCK_SEQPACKET socket: one message, or EMSGSIZE if it is longer than
  * mp_options.large_buffer_bytes. An empty message has size 0 and a buffer.
@@ -775,9 +833,9 @@ int mp_sendto(mp_handle handle,
  * flags: 0 for one completion; MP_REPEAT for one for each datagram, until an error or mp_cancel():
  * mp_dispatch_batch() then takes many datagrams with one call.
  *
- * Event errors, besides those of recvmsg(2):
- *   EMSGSIZE  the datagram was longer than the buffer and is lost: raise
- *             mp_options.large_buffer_bytes. With MP_MORE an MP_REPEAT goes on.
+ * A datagram that is longer than a buffer loses its end, and its event has MP_TRUNCATED in flags:
+ * raise mp_options.large_buffer_bytes. The default has room for every UDP datagram. Event errors
+ * are those of recvmsg(2).
  *
  * Errors:
  *   EOPNOTSUPP  the handle is not a datagram socket
@@ -877,7 +935,8 @@ int mp_set_timeout(mp_handle handle, int direction, int timeout_ms);
  * timeout_ms: 0 to return at once, below 0 to wait without a limit. Completions are fetched from
  * the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
  *
- * Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
+ * Returns 1; or 0 if the time is up, a signal handler ran, or the process was stopped and
+ * continued (SIGSTOP, SIGCONT), even without a limit; or -1 and errno.
  */
 int mp_dispatch(struct mp_channel *channel, struct mp_event *event, int timeout_ms);
 
@@ -919,13 +978,15 @@ int mp_release(struct mp_channel *channel, int64_t buffer);
  *
  * If the address is in use, the call tries again for up to one second, and blocks the thread
  * meanwhile: after a process with an io_uring channel was killed, the kernel closes the sockets
- * in its ring up to 0.2 s later. With epoll there is no delay.
+ * in its ring up to 0.2 s later. With epoll there is no delay. The address of a listener of this
+ * process is free as soon as mp_close() or mp_abort() of it returns; connections that wait in its
+ * accept queue are reset.
  *
  * Returns a blocking descriptor with close-on-exec, which belongs to the caller; or -1 and errno,
  * and mp_error() names the address, the cause and the remedy.
  *
  * Errors:
- *   EADDRINUSE      another process listens there, and still does after one second
+ *   EADDRINUSE      a socket listens there, and still does after one second
  *   EADDRNOTAVAIL   no interface has the address
  *   EACCES          the port needs CAP_NET_BIND_SERVICE
  *   EAFNOSUPPORT    the address is of another family

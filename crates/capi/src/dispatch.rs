@@ -4,7 +4,7 @@ use crate::channel_table::on_channel;
 use crate::failure::{Failure, errno_in, status, value};
 use crate::state::State;
 use crate::text::duration_of;
-use crate::types::{MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
+use crate::types::{MP_MORE, MP_TRUNCATED, mp_channel, mp_command, mp_event};
 use channel::{Accepted, Buffer, Completion, Datagram, Event, RawCommand, Transferred};
 use libc::{c_int, socklen_t};
 use std::io;
@@ -20,7 +20,8 @@ const BATCH_MAX: usize = 4096;
 /// timeout_ms: 0 to return at once, below 0 to wait without a limit. Completions are fetched from
 /// the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
 ///
-/// Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
+/// Returns 1; or 0 if the time is up, a signal handler ran, or the process was stopped and
+/// continued (SIGSTOP, SIGCONT), even without a limit; or -1 and errno.
 ///
 /// # Safety
 ///
@@ -109,7 +110,7 @@ fn blank_event(state: &State, done: &Completion) -> mp_event {
         cmd: 0,
         flags: if done.more { MP_MORE } else { 0 },
         handle: state.numbering.encode(done.handle),
-        cookie: state.channel.cookie(done.handle).map_or(ptr::null_mut(), |cookie| cookie.pointer),
+        cookie: state.cookie_of(done.handle),
         error: 0,
         fd: -1,
         size: 0,
@@ -182,16 +183,16 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
         Event::Disconnect(result) => event.simple(mp_command::MP_DISCONNECT, result),
         Event::Close(result) => {
             event.simple(mp_command::MP_CLOSE, result);
-            event.handle = MP_NONE;
             let closing = &mut state.closing;
-            if let Some(at) = closing.iter().position(|(handle, _)| *handle == done.handle)
-                && let Some((_, cookie)) = closing.remove(at)
-            {
-                event.cookie = cookie;
+            if let Some(at) = closing.iter().position(|(handle, _)| *handle == done.handle) {
+                closing.remove(at);
             }
         }
         // The C library never submits other requests.
         _ => event.error = libc::EPROTO,
+    }
+    if event.error != 0 {
+        event.size = done.written;
     }
     event
 }
@@ -217,8 +218,7 @@ impl mp_event {
         self.cmd = mp_command::MP_RECVFROM as u32;
         let Some(datagram) = self.keep(datagram) else { return };
         if datagram.is_truncated() {
-            self.error = libc::EMSGSIZE;
-            return;
+            self.flags |= MP_TRUNCATED;
         }
         if let Ok(sender) = datagram.address() {
             let (address, size) = state.addresses.keep(&sender);

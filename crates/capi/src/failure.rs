@@ -83,7 +83,7 @@ impl Failure {
 
     fn describe(&self) -> String {
         match self {
-            Failure::Channel(error) => error.to_string(),
+            Failure::Channel(error) => in_c(&error.to_string()),
             Failure::Flow(error) => error.to_string(),
             Failure::Transport(error) => error.to_string(),
             Failure::Settings(error) => error.to_string(),
@@ -122,6 +122,19 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Socket(error)
     }
+}
+
+/// Replaces the names of Rust in an error's text by those of C.
+fn in_c(text: &str) -> String {
+    let names = [
+        ("field of Config", "field of mp_options"),
+        ("Config::max_lightweight", "mp_options.max_lwsockets"),
+        ("Config::", "mp_options."),
+        ("Event::Close", "MP_CLOSE"),
+        ("Write completions", "MP_WRITE events"),
+        ("receive_from,", "mp_recvfrom(),"),
+    ];
+    names.iter().fold(text.to_owned(), |text, (rust, c)| text.replace(rust, c))
 }
 
 /// Returns the errno of an error; the table in `megapipe.h` lists the same.

@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
-    if options.reserved != [0; 3] {
+    if options.reserved != [0; 2] {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -105,7 +105,11 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             0 => defaults.close_timeout,
             timeout_ms => Duration::from_millis(timeout_ms.into()),
         },
-        events_after_close: false,
+        events_after_close: match options.events_after_close {
+            0 => false,
+            1 => true,
+            _ => return Err(Failure::invalid("mp_options.events_after_close must be 0 or 1")),
+        },
         rebalance: match options.keep_steering {
             0 => true,
             1 => false,

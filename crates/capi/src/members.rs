@@ -3,7 +3,7 @@
 use crate::channel_table::{on_channel, on_handle};
 use crate::failure::{Failure, status, value};
 use crate::state::{Cookie, State};
-use crate::types::{MP_LWSOCKET_FIRST, MP_NONE, mp_channel, mp_handle};
+use crate::types::{MP_LWSOCKET_FIRST, MP_NONE, MP_RESET, mp_channel, mp_handle};
 use channel::{CpuSet, Error, Handle, Source};
 use libc::{c_int, c_void, cpu_set_t};
 use std::net::TcpStream;
@@ -86,14 +86,44 @@ pub(crate) fn set_of(cpus: &cpu_set_t) -> CpuSet {
         .collect()
 }
 
+fn take_lwsocket(state: &mut State, fd: c_int) -> Result<Source, Failure> {
+    state.take_lwsocket(fd).ok_or(Failure::own(
+        libc::EBADF,
+        "no lightweight socket of this number waits to be registered: register or refuse each \
+         mp_event.fd once, in the channel that accepted it",
+    ))
+}
+
+/// Ends a connection of an MP_ACCEPT without registering it: fd is mp_event.fd, a descriptor or a
+/// lightweight socket, and is closed. Ignoring the event would leave the client waiting. It takes
+/// no handle, so it also works when mp_options.max_handles are registered.
+///
+/// flags: 0 to close the connection, of which the client sees the end (or a reset, if it had sent
+/// anything); MP_RESET to reset it. Takes effect with the next mp_flush(), or when mp_dispatch() has
+/// no event to return at once.
+///
+/// Errors:
+///   EBADF   fd is not open, or not a lightweight socket that waits to be registered here
+///   EINVAL  flags are unknown
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_refuse(channel: *mut mp_channel, fd: c_int, flags: c_int) -> c_int {
+    status(on_channel(channel, |state| {
+        if flags & !MP_RESET != 0 {
+            return Err(Failure::invalid("flags must be 0 or MP_RESET"));
+        }
+        let connection = match fd >= MP_LWSOCKET_FIRST {
+            true => take_lwsocket(state, fd)?,
+            false => source_of(fd)?,
+        };
+        if flags == MP_RESET {
+            state.channel.refuse(connection)?;
+        }
+        Ok(())
+    }))
+}
+
 fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
-    let Some(socket) = state.take_lwsocket(fd) else {
-        return Err(Failure::own(
-            libc::EBADF,
-            "no lightweight socket of this number waits to be registered: register each \
-             mp_event.fd once, in the channel that accepted it",
-        ));
-    };
+    let socket = take_lwsocket(state, fd)?;
     match state.channel.register_or_return(socket, cookie) {
         Ok(handle) => Ok(state.enroll(handle, false)),
         Err(rejected) => {
@@ -179,10 +209,10 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
 }
 
 /// Closes a handle after all submitted writes are written: the normal way to end a connection.
-/// Inbound requests are cancelled and never delivered, nor are the events of the writes. One
-/// MP_CLOSE, with the cookie and handle -1, is the last event. By then the descriptor or
-/// lightweight socket is closed, and the memory of all requests of the handle belongs to the
-/// caller.
+/// Inbound requests are cancelled and never delivered. The events of the writes come only with
+/// mp_options.events_after_close. One MP_CLOSE, with the cookie, is the last event. By then the
+/// descriptor or lightweight socket is closed, and the memory of all requests of the handle belongs
+/// to the caller.
 ///
 /// If a queued write fails, the event has its error and the handle is aborted; so it is if a write
 /// had failed part-way before. If the peer takes nothing for

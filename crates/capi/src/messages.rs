@@ -56,9 +56,9 @@ pub unsafe extern "C" fn mp_sendto(
 /// flags: 0 for one completion; MP_REPEAT for one for each datagram, until an error or mp_cancel():
 /// mp_dispatch_batch() then takes many datagrams with one call.
 ///
-/// Event errors, besides those of recvmsg(2):
-///   EMSGSIZE  the datagram was longer than the buffer and is lost: raise
-///             mp_options.large_buffer_bytes. With MP_MORE an MP_REPEAT goes on.
+/// A datagram that is longer than a buffer loses its end, and its event has MP_TRUNCATED in flags:
+/// raise mp_options.large_buffer_bytes. The default has room for every UDP datagram. Event errors
+/// are those of recvmsg(2).
 ///
 /// Errors:
 ///   EOPNOTSUPP  the handle is not a datagram socket

@@ -22,9 +22,9 @@ use std::net::Shutdown;
 ///                 system call for each connection; if the address is not needed at once,
 ///                 mp_request_peer_address() costs less.
 ///
-/// The event's fd is for mp_register(). A descriptor may also be used without the channel and is
-/// then for the caller to close; it does not block, and execve(2) closes it. ECANCELED is the last
-/// completion after mp_cancel().
+/// The event's fd is for mp_register(), or for mp_refuse() to end the connection. A descriptor may
+/// also be used without the channel and is then for the caller to close; it does not block, and
+/// execve(2) closes it. ECANCELED is the last completion after mp_cancel().
 ///
 /// A transient error has MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight sockets of
 /// the channel are in use (mp_options.max_lwsockets). The channel accepts again by itself, when a
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: u
 /// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
 /// connected datagram socket: one datagram. buffer must not change until the event.
 ///
-/// The event's size is below the request's only if the write was cancelled half-way; a write that
-/// fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless the
-/// process ignores it.
+/// The event's size is below the request's only if the write was cancelled half-way, or has failed:
+/// then it is what the kernel had taken before the error. A broken socket or pipe is EPIPE and
+/// raises no SIGPIPE, whatever the process does about that signal.
 ///
 /// Errors:
 ///   EAGAIN  mp_options.output_limit bytes wait behind the current write: the peer does not read;
@@ -194,7 +194,7 @@ pub(crate) unsafe fn vectors<'a>(
 ) -> Result<&'a [iovec], Failure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > 1024 {
-        return Err(Failure::invalid("count must be 0 to 1024 (IOV_MAX)"));
+        return Err(Failure::invalid("count must be at most 1024 (IOV_MAX), and not below 0"));
     }
     if count == 0 {
         return Ok(&[]);
@@ -226,6 +226,7 @@ pub(crate) unsafe fn vectors<'a>(
 pub unsafe extern "C" fn mp_readv(handle: mp_handle, vector: *const iovec, count: c_int) -> c_int {
     // SAFETY: the caller guarantees that the array is valid.
     match unsafe { vectors(vector, count) } {
+        Ok([]) => status(Err(Failure::invalid("count must be 1 to 1024 (IOV_MAX)"))),
         Ok(vectors) => transfer(handle, Transfer::ReadVectored(vectors)),
         Err(failure) => status(Err(failure)),
     }
@@ -257,8 +258,9 @@ pub(crate) fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
     }
 }
 
-/// Receives from a stream or pipe into a buffer of the channel: MP_RECV, with the bytes at the
-/// event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
+/// Receives from a stream or pipe (from a datagram socket: mp_recvfrom()) into a buffer of the
+/// channel: MP_RECV, with the bytes at the event's data until mp_release() of its buffer. size 0 is
+/// the end, which has no buffer.
 ///
 /// From a SOCK_SEQPACKET socket: one message, or EMSGSIZE if it is longer than
 /// mp_options.large_buffer_bytes. An empty message has size 0 and a buffer.

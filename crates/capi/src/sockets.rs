@@ -18,13 +18,15 @@ use std::slice;
 ///
 /// If the address is in use, the call tries again for up to one second, and blocks the thread
 /// meanwhile: after a process with an io_uring channel was killed, the kernel closes the sockets
-/// in its ring up to 0.2 s later. With epoll there is no delay.
+/// in its ring up to 0.2 s later. With epoll there is no delay. The address of a listener of this
+/// process is free as soon as mp_close() or mp_abort() of it returns; connections that wait in its
+/// accept queue are reset.
 ///
 /// Returns a blocking descriptor with close-on-exec, which belongs to the caller; or -1 and errno,
 /// and mp_error() names the address, the cause and the remedy.
 ///
 /// Errors:
-///   EADDRINUSE      another process listens there, and still does after one second
+///   EADDRINUSE      a socket listens there, and still does after one second
 ///   EADDRNOTAVAIL   no interface has the address
 ///   EACCES          the port needs CAP_NET_BIND_SERVICE
 ///   EAFNOSUPPORT    the address is of another family

@@ -10,6 +10,7 @@ use libc::{c_int, c_void};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
+use std::ptr;
 
 /// The value that is stored with each handle.
 pub(crate) struct Cookie {
@@ -77,6 +78,13 @@ impl State {
     pub(crate) fn handle_of(&self, number: mp_handle) -> Option<Handle> {
         let (index, generation) = self.numbering.decode(number)?;
         Some(self.channel.handle(index, generation))
+    }
+
+    /// Returns the cookie of a handle, also of one that is being closed.
+    pub(crate) fn cookie_of(&self, handle: Handle) -> *mut c_void {
+        let open = self.channel.cookie(handle).map(|cookie| cookie.pointer);
+        let closing = || self.closing.iter().find(|(closing, _)| *closing == handle);
+        open.or_else(|| Some(closing()?.1)).unwrap_or(ptr::null_mut())
     }
 
     /// Returns the highest generation among the channel's handles.

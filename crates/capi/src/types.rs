@@ -29,9 +29,16 @@ pub const MP_WITH_PEER: i32 = 2;
 /// In mp_event.flags: further completions of the same request follow.
 pub const MP_MORE: u32 = 1;
 
+/// In mp_event.flags of an MP_RECVFROM: the datagram was longer than the buffer and has lost its
+/// end.
+pub const MP_TRUNCATED: u32 = 2;
+
 /// For mp_recv(), mp_recvfrom() and mp_poll(): one completion for each result, until cancelled, the
 /// end or an error.
 pub const MP_REPEAT: i32 = 1;
+
+/// For mp_refuse(): the connection is reset.
+pub const MP_RESET: i32 = 1;
 
 /// For mp_cancel(), mp_set_timeout(): reads and receives.
 pub const MP_IN: i32 = 1;
@@ -134,10 +141,11 @@ pub struct mp_options {
     /// How often an idle channel takes connections from the queues of busy ones that share its
     /// listener, in microseconds; 0 for never.
     pub steal_interval_us: u32,
-    /// 1: connections always go to the channel of their CPU. 0: while one of two channels that
-    /// share a listener accepts nine times as many connections as the other, or fewer than about
-    /// half of more channels accept all, new ones are distributed to all of them at random. A 1 in
-    /// any channel of a listener applies to all of them.
+    /// 1: connections always go to the channel of their CPU. 0: new connections are distributed at
+    /// random to all channels that share a listener, while the CPUs distribute them very unequally.
+    /// With two channels that means that one of them accepts nine times as many as the other; with
+    /// more, that less than about half of the channels accept all connections. A 1 in any channel
+    /// of a listener applies to all of them.
     pub keep_steering: u32,
     /// MP_REPEAT receives of a handle pause while more than this many bytes wait behind its current
     /// write, until half of them are written: the channel does not read from a peer that does not
@@ -154,8 +162,12 @@ pub struct mp_options {
     /// mp_flush() after the write. Only on the io_uring driver, for writes of up to 16 KiB to
     /// stream sockets. Default 0.
     pub lazy_writes: u32,
+    /// 1: the writes of a handle still have their events after mp_close() or mp_abort(), before
+    /// MP_CLOSE, with ECANCELED if they were discarded: for a program that frees what a write uses
+    /// at its event. Default 0.
+    pub events_after_close: u32,
     /// Must be zero.
-    pub reserved: [u32; 3],
+    pub reserved: [u32; 2],
 }
 
 /// One completion (report, section 3.5), from mp_dispatch().
@@ -164,19 +176,22 @@ pub struct mp_options {
 pub struct mp_event {
     /// One of enum mp_command.
     pub cmd: u32,
-    /// MP_MORE or 0.
+    /// 0, or a combination of MP_MORE and MP_TRUNCATED.
     pub flags: u32,
-    /// The handle of the request; -1 after mp_close().
+    /// The handle of the request; of MP_CLOSE, the one that has ended.
     pub handle: mp_handle,
     /// The cookie that was given to mp_register().
     pub cookie: *mut c_void,
-    /// 0, or the errno with which the request failed: then the fields below have no meaning.
+    /// 0, or the errno with which the request failed. Then only these fields below have a meaning:
+    /// data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL) and
+    /// offset, as without an error; and size, which is the number of bytes that the kernel had
+    /// taken of a write, message or file, and else 0.
     pub error: i32,
     /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
     /// the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
     pub fd: i32,
     /// Number of bytes read, received, written or sent; 0 of a read or receive is the end, but see
-    /// buffer.
+    /// buffer. Of a write that has failed: of these the peer may not have got all.
     pub size: usize,
     /// MP_RECV, MP_RECVFROM: the bytes, in a buffer of the channel, until mp_release() of it.
     /// MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE, MP_SENDTO: the address that was given with

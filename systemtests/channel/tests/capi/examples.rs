@@ -1,7 +1,7 @@
 //! Tests the repository's examples, compiled as the documentation says.
 
 use super::build::{self, Compiler, Linking, Program};
-use super::clients::{connect, exchange, play_ping_pong};
+use super::clients::{connect, exchange, misbehave, play_ping_pong};
 use super::run::{DRIVERS, Server, eventually, run};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -60,6 +60,51 @@ fn ended_connections_leave_no_descriptor() {
     }
 }
 
+/// The first example of the header and its manual page, and the example servers, go on whatever
+/// their clients do, and while they are stopped and continued.
+#[test]
+fn servers_survive_their_clients() {
+    let overview = fs::read_to_string(build::directory().join("headers/megapipe.txt")).unwrap();
+    let lines = overview.lines().skip_while(|line| !line.ends_with("struct mp_event ev;"));
+    let lines = lines.map(|line| line.trim_start_matches(" *"));
+    let printed = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let printed = printed.collect::<Vec<_>>().join("\n");
+    assert!(printed.contains("mp_send_file("), "{printed}");
+    let directory = tempfile::tempdir().unwrap();
+    let (code, page) = (directory.path().join("example.h"), directory.path().join("page"));
+    fs::write(&code, printed).unwrap();
+    fs::write(&page, "hello!\n").unwrap();
+    let define = format!("-DEXAMPLE=\"{}\"", code.display());
+    let flags = [FLAGS, SANITIZED, &[&define]].concat();
+    let header =
+        Program::compile(Compiler::Gcc, &build::source("printed.c"), &flags, Linking::Shared);
+    let examples = ["ping_pong", "echo", "http_hello", "send_file"]
+        .map(|name| (name, example(name, Compiler::Gcc, SANITIZED)));
+    for (name, program) in [("the header's", header)].into_iter().chain(examples) {
+        for driver in DRIVERS {
+            let mut command = program.command();
+            command.env("MEGAPIPE_DRIVER", driver).arg("0");
+            command.args((name == "send_file").then_some(&page));
+            let server = Server::start(&mut command);
+            greet(name, &server).unwrap();
+            let before = server.descriptors();
+            let request: &[u8] = match name {
+                "http_hello" => b"GET / HTTP/1.1\r\n\r\n",
+                _ => b"hello!\n",
+            };
+            for _ in 0..3 {
+                let stalled = misbehave(server.address, request);
+                server.signal(libc::SIGSTOP);
+                server.signal(libc::SIGCONT);
+                greet(name, &server).unwrap_or_else(|error| panic!("{name}, {driver}: {error}"));
+                drop(stalled);
+            }
+            let back = || server.descriptors() <= before;
+            assert!(eventually(back), "{name}, {driver}: {} of {before}", server.descriptors());
+        }
+    }
+}
+
 /// A server that runs out of descriptors accepts again after clients have ended.
 #[test]
 fn a_lack_of_descriptors_passes() {
@@ -84,7 +129,9 @@ fn a_lack_of_descriptors_passes() {
 /// One exchange with an example, up to the end of the connection.
 fn greet(name: &str, server: &Server) -> io::Result<()> {
     let mut stream = connect(server.address);
-    if name == "http_hello" {
+    if name == "send_file" || name == "the header's" {
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    } else if name == "http_hello" {
         stream.write_all(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")?;
     } else {
         stream.write_all(b"hello!\n")?;

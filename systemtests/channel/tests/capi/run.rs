@@ -101,6 +101,10 @@ impl Server {
         assert!(output.status.success(), "{}\n{complaints}", output.status);
     }
 
+    pub(crate) fn signal(&self, signal: i32) {
+        self.service.program.signal(signal);
+    }
+
     /// Returns how many descriptors the server has open; its main thread may have ended.
     pub(crate) fn descriptors(&self) -> usize {
         let id = self.service.program.0.id();

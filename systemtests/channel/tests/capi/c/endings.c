@@ -33,7 +33,7 @@ static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has
         CHECK(end(handle) == 0);
         if (has_event) {
             event = expect(channel, MP_CLOSE);
-            CHECK(event.handle == MP_NONE && event.cookie == &client && event.error == 0);
+            CHECK(event.handle == handle && event.cookie == &client && event.error == 0);
         } else {
             CHECK(mp_dispatch(channel, &event, 0) == 0);
         }
@@ -45,6 +45,47 @@ static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has
     }
     CHECK(mp_destroy(channel) == 0);
     close(fd);
+}
+
+/* A connection ends without a handle, even if there is no room for one; and a server that opens its
+ * listener again at the same address, as for a reload, finds it free. */
+static void connections_are_refused_and_listeners_reopened(void)
+{
+    struct mp_options options = { .max_handles = 1 };
+    mp_channel *channel = channel_with(&options);
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t size = sizeof address;
+    mp_handle listener;
+    int fd, before;
+    char byte;
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fd = mp_listen((struct sockaddr *)&address, size, 0);
+    CHECK(fd >= 0 && getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+    listener = mp_register(channel, fd, NULL, NULL);
+    CHECK(mp_accept(listener, 1, MP_LWSOCKET) == 0 && mp_flush(channel) == 0);
+    before = open_files();
+    for (int round = 0; round < 8; round++) {
+        int reset = round & 1, is_light = !(round & 2);
+        int client = connected(&address), number = expect(channel, MP_ACCEPT).fd;
+
+        CHECK((number >= MP_LWSOCKET_FIRST) == is_light);
+        FAILS(mp_refuse(channel, number, 2), EINVAL);
+        CHECK(mp_refuse(channel, number, reset ? MP_RESET : 0) == 0);
+        FAILS(mp_refuse(channel, number, 0), EBADF);
+        CHECK(mp_accept(listener, 1, (round + 1) & 2 ? 0 : MP_LWSOCKET) == 0);
+        CHECK(mp_flush(channel) == 0);
+        errno = 0;
+        CHECK(read(client, &byte, 1) == (reset ? -1 : 0) && errno == (reset ? ECONNRESET : 0));
+        CHECK(close(client) == 0);
+        CHECK(open_files() == before);
+    }
+    CHECK(mp_close(listener) == 0);
+    fd = mp_listen((struct sockaddr *)&address, sizeof address, 0);
+    CHECK(fd >= 0);
+    CHECK(expect(channel, MP_CLOSE).error == 0);
+    close(fd);
+    CHECK(mp_destroy(channel) == 0);
 }
 
 /* A connection that was accepted and is not registered belongs to the channel, and is closed
@@ -110,11 +151,87 @@ static void a_close_writes_what_is_queued_first(void)
     FAILS(mp_write(handle, "x", 1), EBADF);
     FAILS(mp_close(handle), EBADF);
     event = expect(channel, MP_CLOSE);
-    CHECK(event.error == 0 && event.cookie == &cookie && event.handle == MP_NONE);
+    CHECK(event.error == 0 && event.cookie == &cookie && event.handle == handle);
     free(memory);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(mp_dispatch(channel, &event, 0) == 0);
     CHECK(!is_open(fds[0]));
+    CHECK(mp_destroy(channel) == 0);
+}
+
+/* A program that frees what a write uses at its event needs the events of a closing handle, too. */
+static void writes_have_their_events_after_close(void)
+{
+    struct mp_options options = { .events_after_close = 1 };
+    mp_channel *channel = channel_with(&options);
+    char *memory = big_memory();
+    struct mp_event event;
+    int fds[2], cookie;
+    mp_handle handle;
+
+    for (int aborts = 0; aborts < 2; aborts++) {
+        size_t left = BIG, sent = 0;
+
+        pair(fds);
+        handle = mp_register(channel, fds[0], &cookie, NULL);
+        for (size_t at = 0; at < BIG; at += BIG / 8)
+            CHECK(mp_write(handle, memory + at, BIG / 8) == 0);
+        CHECK(mp_close(handle) == 0);
+        CHECK(mp_dispatch(channel, &event, 5) == 0);
+        if (aborts)
+            CHECK(mp_abort(handle) == 0);
+        for (size_t at = 0; at < BIG; at += BIG / 8) {
+            while (!aborts && mp_dispatch(channel, &event, 0) == 0) {
+                ssize_t bytes = recv(fds[1], memory, BIG, MSG_DONTWAIT);
+
+                CHECK(bytes > 0 || errno == EAGAIN);
+                left -= bytes > 0 ? (size_t)bytes : 0;
+            }
+            if (aborts)
+                event = expect(channel, MP_WRITE);
+            CHECK(event.cmd == MP_WRITE && event.data >= (void *)memory);
+            CHECK((char *)event.data < memory + BIG);
+            CHECK(event.handle == handle && event.cookie == &cookie);
+            CHECK(aborts ? event.size < BIG / 8 : !event.error && event.size == BIG / 8);
+            sent += event.size;
+        }
+        event = expect(channel, MP_CLOSE);
+        CHECK(event.handle == handle && event.cookie == &cookie && event.error == 0);
+        if (!aborts)
+            CHECK(left < BIG && sent == BIG);
+        CHECK(mp_dispatch(channel, &event, 0) == 0);
+        close(fds[1]);
+    }
+    free(memory);
+    CHECK(mp_destroy(channel) == 0);
+}
+
+/* What the kernel took of a write is told also if the write fails. */
+static void a_failed_write_tells_what_was_written(void)
+{
+    mp_channel *channel = channel_new();
+    char *memory = big_memory();
+    struct mp_event event;
+    size_t got = 0;
+    ssize_t bytes;
+    int fds[2];
+    mp_handle handle;
+
+    pair(fds);
+    handle = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_write(handle, memory, BIG) == 0);
+    CHECK(mp_dispatch(channel, &event, 5) == 0);
+    CHECK(mp_queued(handle) < BIG);
+    CHECK(mp_set_timeout(handle, MP_OUT, 5) == 0);
+    event = expect(channel, MP_WRITE);
+    CHECK(event.error == ETIMEDOUT && event.data == memory);
+    while ((bytes = recv(fds[1], memory, BIG, MSG_DONTWAIT)) > 0)
+        got += (size_t)bytes;
+    CHECK(errno == EAGAIN && got > 0 && event.size == got);
+    free(memory);
+    CHECK(mp_abort(handle) == 0);
+    expect(channel, MP_CLOSE);
+    close(fds[1]);
     CHECK(mp_destroy(channel) == 0);
 }
 
@@ -136,7 +253,7 @@ static void an_abort_overtakes_a_close(void)
     CHECK(is_open(near));
     CHECK(mp_abort(handle) == 0);
     event = expect(channel, MP_CLOSE);
-    CHECK(event.cookie == memory && event.handle == MP_NONE);
+    CHECK(event.cookie == memory && event.handle == handle);
     free(memory);
     CHECK(!is_open(near));
     FAILS(mp_abort(handle), EBADF);
@@ -291,8 +408,11 @@ int main(void)
     lightweight_connections_leave_nothing(mp_unregister, 0);
     lightweight_connections_leave_nothing(mp_close, 1);
     lightweight_connections_leave_nothing(mp_abort, 1);
+    connections_are_refused_and_listeners_reopened();
     what_is_not_registered_goes_with_the_channel();
     a_close_writes_what_is_queued_first();
+    writes_have_their_events_after_close();
+    a_failed_write_tells_what_was_written();
     an_abort_overtakes_a_close();
     a_close_that_gets_nowhere_is_ended();
     a_closing_handle_ends_with_the_channel();
