@@ -58,7 +58,7 @@ impl Running {
 }
 
 pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
-    let (_server, address) = Running::serve(driver, "ping_pong", &[]);
+    let (server, address) = Running::serve(driver, "ping_pong", &[]);
     let mut clients: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
     clients.iter().for_each(set_time_limit);
@@ -76,12 +76,33 @@ pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
             pattern.check(0, &found);
         }
     }
-    // A client that leaves does not disturb the others.
+    // Clients that leave, reset, end their direction or stall do not disturb the others, nor does
+    // stopping the server.
+    let stalled: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            drop(TcpStream::connect(address).unwrap());
+            let mut reset = TcpStream::connect(address).unwrap();
+            // Closing it with unread input resets the connection.
+            reset.write_all(b"unread").unwrap();
+            reset.peek(&mut [0]).unwrap();
+            drop(reset);
+            let mut halved = TcpStream::connect(address).unwrap();
+            halved.write_all(b"half").unwrap();
+            halved.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            halved.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "half");
+            TcpStream::connect(address).unwrap()
+        })
+        .collect();
+    server.process.signal(libc::SIGSTOP);
+    server.process.signal(libc::SIGCONT);
     drop(clients.remove(0));
     clients[0].write_all(b"still there").unwrap();
     let mut found = [0; 11];
     clients[0].read_exact(&mut found).unwrap();
     assert_eq!(&found, b"still there");
+    drop(stalled);
 }
 
 pub(crate) fn udp_echo_returns_datagrams(driver: DriverChoice) {
