@@ -485,6 +485,18 @@ mp_handle mp_register(struct mp_channel *channel, int fd, void *cookie, const cp
 int mp_refuse(struct mp_channel *channel, int fd, int flags);
 
 /*
+ * Pairs two handles, such as both connections of a proxy: from now on the MP_REPEAT receives of
+ * each pause while more than mp_options.output_pause bytes wait to be written to the other, and
+ * not while its own output waits. A pair ends when one of its handles is closed, aborted,
+ * unregistered or paired with another; a handle that is paired with itself has no partner.
+ *
+ * Errors:
+ *   EBADF       other is not a handle of the same channel
+ *   EOPNOTSUPP  one of them is not a stream, a packet or datagram socket, or a pipe
+ */
+int mp_pair(mp_handle handle, mp_handle other);
+
+/*
  * Takes a descriptor out of the channel, to use it without the channel (report, Table 3.1): it
  * stays open and belongs to the caller again. Pending requests, writes included, are cancelled and
  * never delivered, except those that an mp_dispatch_batch() has delivered already. To end a

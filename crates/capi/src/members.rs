@@ -122,6 +122,25 @@ pub extern "C" fn mp_refuse(channel: *mut mp_channel, fd: c_int, flags: c_int) -
     }))
 }
 
+/// Pairs two handles, such as both connections of a proxy: from now on the MP_REPEAT receives of
+/// each pause while more than mp_options.output_pause bytes wait to be written to the other, and
+/// not while its own output waits. A pair ends when one of its handles is closed, aborted,
+/// unregistered or paired with another; a handle that is paired with itself has no partner.
+///
+/// Errors:
+///   EBADF       other is not a handle of the same channel
+///   EOPNOTSUPP  one of them is not a stream, a packet or datagram socket, or a pipe
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_pair(handle: mp_handle, other: mp_handle) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        let other = state.handle_of(other).ok_or(Failure::own(
+            libc::EBADF,
+            "the other handle is not one of this channel: register both in one channel",
+        ))?;
+        Ok(state.channel.pair(handle, other)?)
+    }))
+}
+
 fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
     let socket = take_lwsocket(state, fd)?;
     match state.channel.register_or_return(socket, cookie) {

@@ -78,11 +78,15 @@ fn servers_survive_their_clients() {
     let flags = [FLAGS, SANITIZED, &[&define]].concat();
     let header =
         Program::compile(Compiler::Gcc, &build::source("printed.c"), &flags, Linking::Shared);
-    let examples = ["ping_pong", "echo", "http_hello", "send_file"]
+    let examples = ["ping_pong", "echo", "http_hello", "send_file", "proxy"]
         .map(|name| (name, example(name, Compiler::Gcc, SANITIZED)));
+    let behind = example("ping_pong", Compiler::Gcc, SANITIZED);
     for (name, program) in [("the header's", header)].into_iter().chain(examples) {
         for driver in DRIVERS {
+            let behind = serve(&behind, driver);
+            let target = behind.address.port().to_string();
             let mut command = program.command();
+            command.args((name == "proxy").then_some(target));
             command.env("MEGAPIPE_DRIVER", driver).arg("0");
             command.args((name == "send_file").then_some(&page));
             let server = Server::start(&mut command);
