@@ -99,8 +99,8 @@ fn take_lwsocket(state: &mut State, fd: c_int) -> Result<Source, Failure> {
 /// no handle, so it also works when mp_options.max_handles are registered.
 ///
 /// flags: 0 to close the connection, of which the client sees the end (or a reset, if it had sent
-/// anything); MP_RESET to reset it. Takes effect with the next mp_flush(), or when mp_dispatch() has
-/// no event to return at once.
+/// anything); MP_RESET to reset it. Takes effect with the next mp_flush(), or when mp_dispatch()
+/// has no event to return at once.
 ///
 /// Errors:
 ///   EBADF   fd is not open, or not a lightweight socket that waits to be registered here
