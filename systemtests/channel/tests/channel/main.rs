@@ -12,6 +12,7 @@ mod model;
 mod crowd;
 mod examples;
 mod process_1;
+mod quota;
 mod readme;
 mod runtime_examples;
 mod system_calls;
