@@ -167,11 +167,11 @@ per scenario and each fault; some 40 minutes, with --short one; needs root or us
     },
     Command {
         name: "soak",
-        options: "[MINUTES]",
-        help: "runs user-level TCP against the kernel in release mode: memory and descriptors that
-remain, 1 GiB in each direction, 10,000 connections; 1 to 10000 minutes [default: 5]",
+        options: soak::OPTIONS,
+        help: soak::HELP,
         run: |root, words| {
-            done(number(words, "minutes", 5, 10_000).and_then(|n| soak::run(root, n)))
+            let (minutes, parts) = words.split_at(words.len().min(1));
+            done(number(minutes, "minutes", 5, 10_000).and_then(|n| soak::run(root, n, parts)))
         },
     },
     Command {
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    /// `test` runs the steps. `soak` builds in release mode what the system tests run for seconds,
-    /// `faults`, `operations` and `programs` are tests there, in their short forms. `header` writes
+    /// `test` runs the steps. `soak`, `faults`, `operations` and `programs` are tests there, in their
+    /// short forms. `header` writes
     /// what tests compare. `cinstall` needs a quarter of an hour, `fresh` longer.
     const NO_STEP: [&str; 8] =
         ["test", "soak", "faults", "operations", "programs", "header", "cinstall", "fresh"];

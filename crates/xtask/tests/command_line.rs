@@ -10,7 +10,8 @@ const ROWS: &[Refusal<'_>] = &[
     refusal("doc all", 1, ["`all`", "is too much", "--help"]),
     refusal("fuzz 0", 1, ["`0`", "is no number of", "seconds from 1 to 86400"]),
     refusal("fuzz 1 nothing", 1, ["`nothing`", "there is no fuzz target", "use one of"]),
-    refusal("soak 1 2", 1, ["`1 2`", "too many arguments", "use one number of minutes"]),
+    refusal("soak 1h", 1, ["`1h`", "is no number of", "minutes from 1 to 10000"]),
+    refusal("soak 1 sea", 1, ["`sea`", "there is no part", "use one of channel, runtime"]),
     refusal("nginx --port none", 1, ["`none`", "is no port", "use 0 to 65535"]),
     refusal("nginx --config", 1, ["--config", "needs a value", "usage: cargo xtask nginx"]),
     refusal(

@@ -77,6 +77,11 @@ impl FlowEnd {
         rest.trim().to_owned()
     }
 
+    /// Returns its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends an order.
     pub fn tell(&self, order: &str) {
         writeln!(self.child.stdin.as_ref().unwrap(), "{order}").unwrap();

@@ -118,6 +118,11 @@ impl Nginx {
         Ok(nginx)
     }
 
+    /// Returns the master's process id.
+    pub fn id(&self) -> u32 {
+        self.running.id()
+    }
+
     /// Returns the first port.
     pub fn port(&self) -> u16 {
         self.ports[0].number()
