@@ -36,8 +36,8 @@ ifeq ($(and $(library),$(header)),)
 define missing
 libmegapipe or megapipe.h cannot be found:
     MEGAPIPE_LIB=$(MEGAPIPE_LIB) MEGAPIPE_INCLUDE=$(MEGAPIPE_INCLUDE)
-Install the library, so that `pkg-config megapipe` finds it (`cargo cinstall --release -p
-megapipe-capi`), or build it in a checkout (`cargo build --release --locked -p megapipe-capi`) and name both directories:
+Install the library, so that `pkg-config megapipe` finds it (`make -C crates/capi help`), or build it in
+a checkout (`cargo build --release --locked -p megapipe-capi`) and name both directories:
     make -C apps/$(app) MEGAPIPE_LIB=$$PWD/target/release MEGAPIPE_INCLUDE=$$PWD/crates/capi/include
 endef
 $(error $(missing))

@@ -62,8 +62,6 @@ struct Command {
 /// Writes what the same test compares without the variable.
 const HEADER: [&str; 1] = ["test --package systemtests-channel --test capi -- generated::"];
 
-const CINSTALL: [&str; 1] = ["test --package megapipe-capi --features capi --test installed"];
-
 const COMMANDS: &[Command] = &[
     Command { name: "test", options: test::OPTIONS, help: test::HELP, run: test::run },
     Command {
@@ -137,14 +135,6 @@ with the lists in crates/tokio-facade/expected",
         options: "",
         help: "writes the files that are generated from crates/capi: headers and manual pages",
         run: |root, words| done(none(words).and_then(|()| commands(root, &HEADER))),
-    },
-    Command {
-        name: "cinstall",
-        options: "",
-        help:
-            "tests the installation of libmegapipe by cargo-c, which takes a quarter of an hour to
-compile (`cargo install cargo-c@0.10.16 --locked`)",
-        run: |root, words| done(none(words).and_then(|()| commands(root, &CINSTALL))),
     },
     Command {
         name: "fuzz",
@@ -258,7 +248,7 @@ fn done(result: Result<(), String>) -> Result<ExitCode, String> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs command lines of cargo that write generated files, or test what no step does.
+/// Runs command lines of cargo that write generated files.
 fn commands(root: &Path, lines: &[&str]) -> Result<(), String> {
     for line in lines {
         let cargo = Cargo::new(line).with("MEGAPIPE_UPDATE", "1");
@@ -326,10 +316,9 @@ mod tests {
     }
 
     /// `test` runs the steps. `soak`, `faults`, `operations` and `programs` are tests there, in their
-    /// short forms. `header` writes
-    /// what tests compare. `cinstall` needs a quarter of an hour, `fresh` longer.
-    const NO_STEP: [&str; 8] =
-        ["test", "soak", "faults", "operations", "programs", "header", "cinstall", "fresh"];
+    /// short forms. `header` writes what tests compare. `fresh` needs too long.
+    const NO_STEP: [&str; 7] =
+        ["test", "soak", "faults", "operations", "programs", "header", "fresh"];
 
     #[test]
     fn each_command_is_a_step() {
