@@ -26,6 +26,7 @@ pub mod programs;
 
 pub use daemon::Daemon;
 pub use options::{Options, finish};
+pub use port::Port;
 pub use process::{Running, raise_descriptor_limit, send_signal};
 
 use std::env;

@@ -11,14 +11,14 @@ use std::net::{Ipv6Addr, SocketAddr};
 /// does not choose the port for other sockets, and refuses connections while the program does not
 /// listen.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _kept: Socket,
 }
 
 impl Port {
     /// Reserves a port that the kernel chooses.
-    pub(crate) fn reserve() -> io::Result<Port> {
+    pub fn reserve() -> io::Result<Port> {
         let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
         socket.set_only_v6(false)?;
         socket.set_reuse_address(true)?;
@@ -29,7 +29,7 @@ impl Port {
     }
 
     /// Returns the port's number.
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

@@ -1,9 +1,10 @@
-//! Tests the installed C library, and the
-//! bindings of other languages over it.
+//! Tests what `docs/porting.md` describes: the installed C library, a ported program, and the
+//! bindings of other languages, all through the installation.
 
 mod bindings;
 mod clients;
 mod install;
+mod rinetd;
 
 /// The values of MEGAPIPE_DRIVER.
 const DRIVERS: [&str; 2] = ["uring", "epoll"];
