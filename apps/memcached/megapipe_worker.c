@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,21 @@ static void watch_notifications(struct megapipe_worker *worker) {
     }
 }
 
+static struct mp_options options;
+
+/* Chooses epoll for all workers if there is memory for the rings of some only. */
+static void choose_driver(void) {
+    if (mp_check_locked_memory(&options, (uint32_t)megapipe_workers()) == -1 && errno == ENOMEM) {
+        megapipe_complain("all workers use epoll");
+        options.driver = MP_DRIVER_EPOLL;
+    }
+}
+
 /* Without its channel a worker could serve no client, and memcached cannot run without a
  * worker. */
 static void open_channel(struct megapipe_worker *worker) {
-    const struct mp_options options = {0};
+    static pthread_once_t chosen = PTHREAD_ONCE_INIT;
+    pthread_once(&chosen, choose_driver);
     worker->channel = mp_create(&options);
     if (worker->channel == NULL) {
         megapipe_complain("cannot create a worker's channel");

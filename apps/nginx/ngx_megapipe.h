@@ -195,6 +195,7 @@ ngx_mp_in_flight_bytes(const ngx_mp_connection_t *mc)
 }
 
 /* events.c: the event actions */
+struct mp_options ngx_mp_options(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf);
 ngx_int_t ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf);
 void ngx_mp_finish(ngx_cycle_t *cycle);
 ngx_int_t ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);

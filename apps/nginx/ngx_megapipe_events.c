@@ -16,14 +16,11 @@ static void ngx_mp_stale(struct mp_event *done);
 static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
 static ngx_uint_t ngx_mp_finishing;
 
-/* Creates the worker's channel. */
-ngx_int_t
-ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
+/* Returns the options of a worker's channel. */
+struct mp_options
+ngx_mp_options(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
 {
     struct mp_options options;
-    struct rlimit before;
-    const char *reason;
-    ngx_uint_t level;
 
     ngx_memzero(&options, sizeof(options));
     options.driver = (uint32_t) conf->driver;
@@ -33,6 +30,18 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
     options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
     /* With room for a whole accept queue the channel can use a multishot accept. */
     options.max_lwsockets = (uint32_t) cycle->connection_n + 1024;
+    return options;
+}
+
+/* Creates the worker's channel. */
+ngx_int_t
+ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
+{
+    struct mp_options options = ngx_mp_options(cycle, conf);
+    struct rlimit before;
+    const char *reason;
+    ngx_uint_t level;
+
     if (ngx_mp_make_room(cycle, options.max_lwsockets, &before) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -43,7 +52,7 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
         return NGX_ERROR;
     }
     reason = mp_driver_reason(ngx_mp_channel);
-    /* A shortage can be ended, and other workers may have a ring. */
+    /* Memory was there when the master looked; other workers may have a ring. */
     level = ngx_strstr(reason, "no memory for a ring") != NULL ? NGX_LOG_WARN : NGX_LOG_NOTICE;
     ngx_log_error(level, cycle->log, 0, "megapipe: driver %s: %s", mp_driver(ngx_mp_channel),
                   reason);

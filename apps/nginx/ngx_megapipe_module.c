@@ -3,11 +3,16 @@
  */
 #include "ngx_megapipe.h"
 
+/* The manager and the loader of the cache have channels, too. */
+#define NGX_MP_HELPERS 2
+
 static char *ngx_mp_check_completions(ngx_conf_t *cf, void *post, void *data);
 static void *ngx_mp_create_conf(ngx_cycle_t *cycle);
 static char *ngx_mp_init_conf(ngx_cycle_t *cycle, void *conf);
 static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
 static ngx_int_t ngx_mp_init_module(ngx_cycle_t *cycle);
+static ngx_int_t ngx_mp_choose_driver(ngx_cycle_t *cycle);
+static int ngx_mp_rings_fit(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf);
 static ngx_int_t ngx_mp_apply_partition(ngx_cycle_t *cycle);
 static void ngx_mp_unloaded(void *data);
 static void ngx_mp_exit_process(ngx_cycle_t *cycle);
@@ -150,6 +155,9 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
     if (ngx_test_config) {
         return NGX_OK;
     }
+    if (ngx_mp_choose_driver(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
     ngx_mp_inherit(cycle);
     if (ngx_mp_apply_partition(cycle) != NGX_OK || ngx_mp_bequeath(cycle) != NGX_OK) {
         return NGX_ERROR;
@@ -162,6 +170,71 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
     cleanup->data = cycle;
     ngx_mp_current = cycle;
     return NGX_OK;
+}
+
+/*
+ * Chooses epoll for all workers if there is memory for the rings of some only. All rings of a user
+ * share the limit on locked memory, so a process with the user of the workers looks.
+ */
+static ngx_int_t
+ngx_mp_choose_driver(ngx_cycle_t *cycle)
+{
+    ngx_mp_conf_t *conf;
+    ngx_core_conf_t *ccf;
+    ngx_pid_t pid;
+    int status = 0;
+
+    if (!ngx_mp_is_used(cycle)) {
+        return NGX_OK;
+    }
+    conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+    if (conf->driver == MP_DRIVER_EPOLL) {
+        return NGX_OK;
+    }
+    pid = fork();
+    if (pid == 0) {
+        _exit(ngx_mp_rings_fit(cycle, conf, ccf) ? EXIT_SUCCESS : EXIT_FAILURE);
+    }
+    while (pid != -1 && waitpid(pid, &status, 0) == -1 && ngx_errno == NGX_EINTR) {
+        continue;
+    }
+    if (pid == -1) {
+        ngx_log_error(NGX_LOG_ALERT, cycle->log, ngx_errno, "fork() failed");
+        return NGX_ERROR;
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_FAILURE) {
+        return NGX_OK;
+    }
+    if (conf->driver == MP_DRIVER_URING) {
+        return NGX_ERROR;
+    }
+    conf->driver = MP_DRIVER_EPOLL;
+    return NGX_OK;
+}
+
+/* Becomes a worker's user as nginx does, and looks; false, with a message, if memory is short. */
+static int
+ngx_mp_rings_fit(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf)
+{
+    struct mp_options options = ngx_mp_options(cycle, conf);
+    ngx_uint_t asked = conf->driver == MP_DRIVER_URING;
+    ngx_uint_t level = asked ? NGX_LOG_EMERG : NGX_LOG_ERR;
+    uint32_t channels = ccf->master ? (uint32_t) ccf->worker_processes + NGX_MP_HELPERS : 1;
+
+    if (geteuid() == 0
+        && (setgid(ccf->group) == -1 || initgroups(ccf->username, ccf->group) == -1
+            || setuid(ccf->user) == -1))
+    {
+        return 1; /* a worker will fail in the same way, and tell it */
+    }
+    options.driver = MP_DRIVER_AUTO;
+    if (mp_check_locked_memory(&options, channels) == 0 || ngx_errno != NGX_ENOMEM) {
+        return 1;
+    }
+    ngx_log_error(level, cycle->log, 0, "megapipe: %s: %s",
+                  asked ? "not each worker gets a ring" : "all workers use epoll", mp_error());
+    return 0;
 }
 
 static ngx_int_t

@@ -403,6 +403,26 @@ extern "C" {
 struct mp_channel *mp_create(const struct mp_options *options);
 
 /*
+ * Checks whether the locked memory for the io_uring rings of `channels` channels is free, before
+ * they are created with these options in this or another process of the user.
+ *
+ * From Linux 6.14 on, the rings of all processes of a user share RLIMIT_MEMLOCK, often 8 MiB; a
+ * ring takes 104 KiB by default, and nothing in processes with CAP_IPC_LOCK. If there is too
+ * little for all, MP_DRIVER_AUTO gives some channels a ring and others epoll: choose
+ * MP_DRIVER_EPOLL for all instead, so that connections are served at the same cost. The memory is
+ * not reserved. Call it with the user and the capabilities with which the channels are created.
+ * options may be NULL for the defaults.
+ *
+ * Succeeds where the kernel permits no ring, and if the options or MEGAPIPE_DRIVER name a driver:
+ * mp_create() with MP_DRIVER_URING fails without a ring.
+ *
+ * Errors:
+ *   ENOMEM  there is too little; mp_error() names both numbers and the remedy
+ *   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+ */
+int mp_check_locked_memory(const struct mp_options *options, uint32_t channels);
+
+/*
  * Destroys a channel. Its pending requests are cancelled and never delivered.
  *
  * It closes lightweight sockets, including those that were accepted and not registered, and

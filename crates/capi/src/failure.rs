@@ -148,6 +148,7 @@ fn errno_of(error: &Error) -> c_int {
             io::ErrorKind::InvalidInput => libc::EINVAL,
             _ => errno_in(source),
         },
+        Error::LockedMemory { .. } => libc::ENOMEM,
         Error::UnknownHandle => libc::EBADF,
         Error::WrongKind { .. } => libc::EOPNOTSUPP,
         Error::TooManyRequests { .. } | Error::QueueFull | Error::OutputFull { .. } => libc::EAGAIN,

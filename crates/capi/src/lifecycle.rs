@@ -35,20 +35,50 @@ use std::time::Duration;
 /// options must be NULL or point to a whole struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channel {
-    let options = match options.is_null() {
-        true => None,
-        // SAFETY: the caller guarantees that the pointer is valid.
-        false => Some(unsafe { &*options }),
-    };
+    // SAFETY: the caller guarantees that the pointer is NULL or valid.
+    let options = unsafe { options.as_ref() };
     let created = contain(|| {
-        let config = match options {
-            Some(options) => config_of(options)?,
-            None => Config { driver: driver_of(0)?, ..Config::default() },
-        };
-        let channel = Channel::with_config(config)?;
+        let channel = Channel::with_config(config_or_default(options)?)?;
         occupy(|numbering| State::new(channel, numbering))
     });
     value(created, ptr::null_mut())
+}
+
+/// Checks whether the locked memory for the io_uring rings of `channels` channels is free, before
+/// they are created with these options in this or another process of the user.
+///
+/// From Linux 6.14 on, the rings of all processes of a user share RLIMIT_MEMLOCK, often 8 MiB; a
+/// ring takes 104 KiB by default, and nothing in processes with CAP_IPC_LOCK. If there is too
+/// little for all, MP_DRIVER_AUTO gives some channels a ring and others epoll: choose
+/// MP_DRIVER_EPOLL for all instead, so that connections are served at the same cost. The memory is
+/// not reserved. Call it with the user and the capabilities with which the channels are created.
+/// options may be NULL for the defaults.
+///
+/// Succeeds where the kernel permits no ring, and if the options or MEGAPIPE_DRIVER name a driver:
+/// mp_create() with MP_DRIVER_URING fails without a ring.
+///
+/// Errors:
+///   ENOMEM  there is too little; mp_error() names both numbers and the remedy
+///   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+///
+/// # Safety
+///
+/// options must be NULL or point to a whole struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_check_locked_memory(
+    options: *const mp_options,
+    channels: u32,
+) -> c_int {
+    // SAFETY: the caller guarantees that the pointer is NULL or valid.
+    let options = unsafe { options.as_ref() };
+    status(contain(|| Ok(config_or_default(options)?.check_locked_memory(channels as usize)?)))
+}
+
+fn config_or_default(options: Option<&mp_options>) -> Result<Config, Failure> {
+    match options {
+        Some(options) => config_of(options),
+        None => Ok(Config { driver: driver_of(0)?, ..Config::default() }),
+    }
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {

@@ -7,7 +7,7 @@ use crate::handle::Handle;
 use crate::shutdown::shut_down_at;
 use crate::task::{Finisher, JoinError, JoinHandle, Outcome};
 use crate::time::timeout;
-use megapipe::{Config, DriverChoice, DriverKind, Signals};
+use megapipe::{Config, DriverChoice, Error, Signals};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -122,17 +122,19 @@ impl Builder {
     }
 
     /// Creates the channels, and starts the threads of all cores but the first. All cores have the
-    /// same driver: if there is memory for the rings of some cores only, all use epoll.
+    /// same driver: if there is memory for the rings of some cores only, all use epoll
+    /// ([`Config::check_locked_memory`]), and a warning of `tracing` says so.
     ///
     /// Fails if a channel cannot be created (the error names cause and remedy), a thread cannot be
     /// started or bound, or the number of cores is zero.
-    pub fn build(self) -> io::Result<Runtime> {
+    pub fn build(mut self) -> io::Result<Runtime> {
         let allowed = sys::cpus::allowed()?;
         let count = self.cores.map_or_else(|| sys::cpus::usable().map(|cpus| cpus.len()), Ok)?;
         if count == 0 || allowed.is_empty() {
             let text = "a runtime needs a core: call Builder::cores with at least 1";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        self.choose_driver(count)?;
         let cpus: Vec<usize> = (0..count).map(|core| allowed[core % allowed.len()]).collect();
         // The threads that start from here on inherit that the signals are blocked.
         let signals = match &self.shutdown_signals[..] {
@@ -177,37 +179,24 @@ impl Builder {
         })
     }
 
-    /// Starts the threads and creates all cores. If there is memory for the rings of some cores
-    /// only, all get the epoll driver: connections would otherwise be served at different costs.
-    fn start_cores(&self, cpus: &[usize]) -> io::Result<(Rc<Core>, Vec<Worker>)> {
-        if let Some(started) = self.try_start_cores(cpus)? {
-            return Ok(started);
+    /// Chooses epoll for all cores if there is memory for the rings of some cores only: connections
+    /// would otherwise be served at different costs.
+    fn choose_driver(&mut self, cores: usize) -> io::Result<()> {
+        match self.config.check_locked_memory(cores) {
+            Err(error @ Error::LockedMemory { .. }) => {
+                tracing::warn!(cores, %error, "all cores use epoll");
+                self.config.driver = DriverChoice::Epoll;
+                Ok(())
+            }
+            result => Ok(result?),
         }
-        let cores = cpus.len();
-        tracing::warn!(
-            cores,
-            "all cores use epoll, because there is no memory for a ring for each; raise the limit \
-             on locked memory (ulimit -l)"
-        );
-        let config = Config { driver: DriverChoice::Epoll, ..self.config.clone() };
-        let builder = Builder { config, ..self.clone() };
-        builder.try_start_cores(cpus)?.ok_or_else(|| {
-            io::Error::other("a channel has another driver than epoll, which it was to use")
-        })
     }
 
-    /// Starts the threads and creates the cores; `None` if their drivers differ.
-    fn try_start_cores(&self, cpus: &[usize]) -> io::Result<Option<(Rc<Core>, Vec<Worker>)>> {
-        let mut workers: Vec<Worker> = Vec::new();
-        for index in 1..cpus.len() {
-            workers.push(Worker::start(self, index, cpus)?);
-            if workers[0].driver != workers[index - 1].driver {
-                return Ok(None);
-            }
-        }
-        let first = self.make_core(0, cpus)?;
-        let is_alike = workers.first().is_none_or(|worker| worker.driver == first.driver);
-        Ok(is_alike.then_some((first, workers)))
+    /// Starts the threads and creates all cores.
+    fn start_cores(&self, cpus: &[usize]) -> io::Result<(Rc<Core>, Vec<Worker>)> {
+        let workers = (1..cpus.len()).map(|index| Worker::start(self, index, cpus));
+        let workers = workers.collect::<io::Result<Vec<_>>>()?;
+        Ok((self.make_core(0, cpus)?, workers))
     }
 
     /// Creates a core in its own thread.
@@ -223,14 +212,13 @@ impl Builder {
 /// The thread of a core.
 struct Worker {
     remote: Arc<Remote>,
-    driver: DriverKind,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Worker {
     fn start(builder: &Builder, index: usize, cpus: &[usize]) -> io::Result<Worker> {
         let (builder, cpus) = (builder.clone(), cpus.to_vec());
-        type Started = io::Result<(Arc<Remote>, DriverKind)>;
+        type Started = io::Result<Arc<Remote>>;
         let (sender, receiver): (SyncSender<Started>, Receiver<_>) = sync_channel(1);
         let name = format!("{}-{index}", builder.thread_name);
         let thread = thread::Builder::new().name(name).spawn(move || {
@@ -242,15 +230,12 @@ impl Worker {
             let finisher = Finisher::new(&end);
             core.set_end(finisher);
             // The builder waits for it.
-            let _ = sender.send(Ok((Arc::clone(&core.remote), core.driver)));
+            let _ = sender.send(Ok(Arc::clone(&core.remote)));
             let _ = core.block_on(JoinHandle::<()>::new(end));
             core.close();
         })?;
         match receiver.recv() {
-            Ok(started) => {
-                let (remote, driver) = started?;
-                Ok(Worker { remote, driver, thread: Some(thread) })
-            }
+            Ok(remote) => Ok(Worker { remote: remote?, thread: Some(thread) }),
             Err(_) => Err(io::Error::other(
                 "a thread of the runtime panicked while it started; its message is above",
             )),

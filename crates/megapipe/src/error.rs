@@ -29,6 +29,22 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The locked memory for the rings of several channels is not free; from
+    /// [`Config::check_locked_memory`](crate::Config::check_locked_memory).
+    #[error(
+        "the rings of {channels} channels take {} KiB of locked memory, and not so much is left of \
+         the {limit} that all rings of a user may take; raise the limit (ulimit -l), configure \
+         fewer completions, or use the epoll driver",
+        bytes >> 10
+    )]
+    LockedMemory {
+        /// The number of channels.
+        channels: usize,
+        /// The bytes that all their rings take.
+        bytes: usize,
+        /// The limit, with its unit.
+        limit: String,
+    },
     /// The io_uring driver was requested, and the kernel lacks a feature that it needs.
     #[error(
         "the kernel lacks a feature that the io_uring driver needs: {feature} (Linux {since}): \
@@ -181,6 +197,7 @@ impl From<Error> for io::Error {
             Error::TooManyRequests { .. } | Error::QueueFull | Error::OutputFull { .. } => {
                 io::ErrorKind::WouldBlock
             }
+            Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
             Error::UnknownHandle => io::ErrorKind::NotFound,
             Error::Config(_)
             | Error::UnknownDriver(_)
@@ -212,6 +229,9 @@ mod tests {
             Error::Setup { .. } => Error::Setup {
                 step: "map the buffers", remedy: "free memory", source: errno(libc::ENOMEM),
             }, ["cannot set up the channel (map the buffers)", "free memory"];
+            Error::LockedMemory { .. } => Error::LockedMemory {
+                channels: 100, bytes: 10_649_600, limit: "8 MiB".into(),
+            }, ["100 channels take 10400 KiB", "the 8 MiB that", "raise the limit (ulimit -l)"];
             Error::MissingFeature { .. } => Error::MissingFeature {
                 feature: "buffer rings", since: "5.19", source: errno(libc::EINVAL),
             }, ["buffer rings", "Linux 5.19", "use a newer kernel, or the epoll driver"];

@@ -7,8 +7,10 @@ use crate::{TIME_LIMIT, built, library};
 use std::fs;
 use std::io;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use sys::capabilities::{CapabilitySet, retain};
 use tempfile::TempDir;
 use testkit::{eventually, is_root};
 
@@ -27,6 +29,8 @@ pub struct Setup {
     pub http: String,
     /// Further directives of the one server.
     pub server: String,
+    /// The limit on locked memory, in bytes, of processes that may not exceed it; none if it is 0.
+    pub locked_bytes: u64,
     /// Features of io_uring that the server's processes lack, as rules of the library `hide-uring`;
     /// empty for none.
     pub hidden: String,
@@ -36,7 +40,7 @@ impl Setup {
     /// One worker with the module.
     pub fn module() -> Setup {
         let [main, events, http, server, hidden] = [const { String::new() }; 5];
-        Setup { module: true, workers: 1, main, events, http, server, hidden }
+        Setup { module: true, workers: 1, main, events, http, server, locked_bytes: 0, hidden }
     }
 }
 
@@ -85,6 +89,9 @@ impl Nginx {
                 .env("LD_PRELOAD", library("libhide_uring.so")?)
                 .env("HIDE_URING", &setup.hidden);
         }
+        if setup.locked_bytes > 0 {
+            limit_locked_memory(&mut command, setup.locked_bytes);
+        }
         let running = Running::start(&mut command)?;
         let mut nginx = Nginx { running, directory, ports };
         let mut up = false;
@@ -97,7 +104,12 @@ impl Nginx {
         }
         let workers = setup.workers as usize;
         let alone = setup.main.contains("master_process off");
-        if !alone && !eventually(TIME_LIMIT, || nginx.workers().len() == workers) {
+        // The master listens before its modules can refuse the configuration.
+        let mut counted = || {
+            nginx.workers().len() == workers
+                || !matches!(nginx.running.child().try_wait(), Ok(None))
+        };
+        if !alone && !(eventually(TIME_LIMIT, &mut counted) && nginx.workers().len() == workers) {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
         // The master listens before a worker serves, and a test's counts must not still grow. The
@@ -193,6 +205,20 @@ impl Nginx {
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.running.wait(TIME_LIMIT)
     }
+}
+
+/// Limits the locked memory of a command, and bars it from locking more.
+fn limit_locked_memory(command: &mut Command, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    let limited = move || {
+        // SAFETY: the limit is valid for reads.
+        if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(retain(CapabilitySet::all().difference(CapabilitySet::IPC_LOCK))?)
+    };
+    // SAFETY: between fork(2) and execve(2), system calls and no allocation.
+    unsafe { command.pre_exec(limited) };
 }
 
 /// Returns the process ids of the workers of a master.

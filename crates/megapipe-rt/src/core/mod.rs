@@ -30,7 +30,7 @@ use crate::record::{Record, TaskInfo};
 use crate::spans::Span;
 use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
 use crate::wheel::{TimerKey, Wheel};
-use megapipe::{Channel, Completion, Config, CpuSet, DriverKind, Event, Handle, Repeat};
+use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
 use slotmap::{Key, SlotMap};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -112,7 +112,6 @@ pub(crate) struct Core {
     pub(crate) remote: Arc<Remote>,
     /// The core's number in its runtime.
     pub(crate) index: usize,
-    pub(crate) driver: DriverKind,
     /// The CPUs whose connections this core accepts.
     pub(crate) cpus: CpuSet,
     pub(crate) stop: Stop,
@@ -147,6 +146,11 @@ impl Sink for WakeUp {
 }
 
 impl Core {
+    #[cfg(test)]
+    pub(crate) fn driver(&self) -> Option<megapipe::DriverKind> {
+        self.channel.borrow().as_ref().map(|channel| channel.driver().kind)
+    }
+
     /// Creates the core of the calling thread.
     pub(crate) fn new(index: usize, cpus: CpuSet, config: Config) -> io::Result<Rc<Core>> {
         let mut channel: CoreChannel =
@@ -157,7 +161,6 @@ impl Core {
         Ok(Rc::new(Core {
             remote: Remote::new(waker),
             index,
-            driver: channel.driver().kind,
             cpus,
             stop: Stop::default(),
             spare: SpareVectors::default(),

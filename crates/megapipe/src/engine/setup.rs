@@ -7,7 +7,7 @@ use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
 use crate::driver::uring::features::{Lack, Lacks};
-use crate::driver::uring::{Refusal, UringDriver};
+use crate::driver::uring::{Refusal, UringDriver, locked_bytes, try_to_lock};
 use crate::driver::{Driver, Pools};
 use crate::driver_api::{self, Below, UnknownDriver};
 use crate::error::Error;
@@ -74,16 +74,60 @@ fn setup_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 /// Creates the driver that the configuration, the environment and the kernel determine.
 fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverReport), Error> {
-    let (choice, chooser) = match config.driver {
+    let (choice, chooser) = wanted(config)?;
+    match choice {
+        DriverChoice::Installed(name) => installed(name, chooser, config, pools),
+        choice => kernel(choice, chooser, config, pools),
+    }
+}
+
+/// Returns the driver that the configuration or the environment asks for, and which of them does.
+fn wanted(config: &Config) -> Result<(DriverChoice, &'static str), Error> {
+    Ok(match config.driver {
         DriverChoice::Auto => match std::env::var(VARIABLE) {
             Ok(name) => (name.parse()?, "MEGAPIPE_DRIVER asks for it"),
             Err(_) => (DriverChoice::Auto, ""),
         },
         choice => (choice, "the configuration asks for it"),
-    };
-    match choice {
-        DriverChoice::Installed(name) => installed(name, chooser, config, pools),
-        choice => kernel(choice, chooser, config, pools),
+    })
+}
+
+impl Config {
+    /// Returns the bytes of locked memory that the ring of one channel with these settings takes,
+    /// 106,496 by default. From Linux 6.14 on, the rings of all processes of a user together are
+    /// limited (`RLIMIT_MEMLOCK` of the process, often 8 MiB), except in processes with
+    /// `CAP_IPC_LOCK`.
+    pub fn locked_bytes(&self) -> usize {
+        locked_bytes(self)
+    }
+
+    /// Checks whether the locked memory for the rings of `channels` channels with these settings is
+    /// free, before they are created. If not, some would get a ring and others
+    /// [epoll](DriverChoice::Epoll): choose epoll for all of them, so that connections are served
+    /// at the same cost. The memory is not reserved.
+    ///
+    /// Call it with the user and the capabilities of the threads that create the channels. Succeeds
+    /// where the kernel permits no ring, and if the configuration or `MEGAPIPE_DRIVER` names a
+    /// driver: channels that ask for io_uring fail to start without it. If memory is short, it
+    /// tries again for 150 ms, because the kernel releases the rings of an ended process a little
+    /// later.
+    ///
+    /// # Errors
+    /// [`Error::LockedMemory`] if there is not so much; [`Error::Config`] and
+    /// [`Error::UnknownDriver`] as for [`Channel::with_config`](crate::Channel::with_config).
+    pub fn check_locked_memory(&self, channels: usize) -> Result<(), Error> {
+        self.check().map_err(Error::Config)?;
+        if wanted(self)?.0 != DriverChoice::Auto {
+            return Ok(());
+        }
+        match retry_on_enomem(|| try_to_lock(self, channels).map_err(Refusal::Failed)) {
+            Err(Refusal::Failed(error)) if is_memory_short(&error) => Err(Error::LockedMemory {
+                channels,
+                bytes: channels * self.locked_bytes(),
+                limit: probe::locked_memory_limit(),
+            }),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -104,7 +104,7 @@ fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
         Some(libc::ENOMEM) => (
             format!(
                 "no memory for a ring: all rings of a user may lock {} together",
-                locked_memory()
+                locked_memory_limit()
             ),
             MEMORY,
         ),
@@ -159,7 +159,8 @@ fn forbidden(around: &Surroundings) -> (String, &'static str) {
     }
 }
 
-fn locked_memory() -> String {
+/// Returns the limit on locked memory, with its unit.
+pub(crate) fn locked_memory_limit() -> String {
     match super::limits::resource(libc::RLIMIT_MEMLOCK) {
         Some((soft, _)) => super::limits::bytes(soft),
         None => "unknown amounts".into(),

@@ -1,6 +1,7 @@
 //! Reads limits of the process and the system, and judges whether they suffice for a server.
 
 use super::Limit;
+use crate::config::Config;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -11,10 +12,6 @@ pub const CONNECTIONS: u64 = 10_000;
 
 /// Descriptors that are not connections: listeners, files, logs, libraries.
 const SPARE_FILES: u64 = 256;
-
-/// Locked memory for the queues and buffer rings of one channel with the default settings, with a
-/// reserve. Rings of unprivileged processes count as locked memory, as on Linux 6.18.
-const LOCKED_BYTES: u64 = 1 << 20;
 
 /// Connections that may arrive in one burst.
 const BURST: u64 = 4096;
@@ -89,7 +86,7 @@ fn open_files(limit: Option<(u64, u64)>) -> Limit {
 }
 
 fn locked_memory(limit: Option<(u64, u64)>, channels: u64) -> Limit {
-    let needed = LOCKED_BYTES * channels;
+    let needed = Config::default().locked_bytes() as u64 * channels;
     let short = limit.filter(|(soft, _)| *soft < needed);
     Limit {
         name: "locked memory (RLIMIT_MEMLOCK)",
@@ -231,9 +228,10 @@ mod tests {
 
     #[test]
     fn locked_memory_is_counted_per_channel() {
-        assert_eq!(locked_memory(Some((8 << 20, 8 << 20)), 2).suffices, Some(true));
+        assert_eq!(locked_memory(Some((8 << 20, 8 << 20)), 78).suffices, Some(true));
+        assert_eq!(locked_memory(Some((8 << 20, 8 << 20)), 79).suffices, Some(false));
         let short = locked_memory(Some((64 << 10, 64 << 10)), 2);
-        assert_eq!(short.remedy.as_deref(), Some("as root: ulimit -l 2048"));
+        assert_eq!(short.remedy.as_deref(), Some("as root: ulimit -l 208"));
         assert_eq!(short.value, "64 KiB");
     }
 

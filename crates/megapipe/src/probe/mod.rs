@@ -21,6 +21,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+pub(crate) use advice::locked_memory_limit;
 pub use advice::ring_error_advice;
 pub use limits::CONNECTIONS;
 

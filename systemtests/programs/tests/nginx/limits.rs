@@ -33,6 +33,48 @@ fn workers_that_are_bound_to_cpus_start_and_serve() {
     }
 }
 
+/// Returns the drivers of the channels that were created so far, once there are `channels`.
+#[track_caller]
+fn drivers(nginx: &Nginx, channels: usize) -> Vec<String> {
+    let told = || lines_with(nginx, "megapipe: driver") == channels;
+    assert!(eventually(TIME_LIMIT, told), "{channels} channels: {}", nginx.log());
+    let log = nginx.log();
+    let after = log.lines().filter_map(|line| line.split_once("megapipe: driver "));
+    let mut names: Vec<String> =
+        after.map(|(_, rest)| rest.split(':').next().unwrap_or_default().to_owned()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A ring takes 104 KiB of the locked memory that all workers share.
+#[test]
+fn all_workers_use_epoll_if_memory_for_a_ring_is_short_for_some() {
+    let setup = Setup { workers: 24, locked_bytes: 1 << 20, ..Setup::module() };
+    let nginx = server(&setup);
+    let told = || lines_with(&nginx, "the rings of 26 channels take 2704 KiB of locked memory");
+    if told() == 0 && drivers(&nginx, 24) == ["uring"] {
+        return testkit::skip("nginx::limits", "rings do not count as locked memory here");
+    }
+    assert_eq!(drivers(&nginx, 24), ["epoll"]);
+    assert_eq!(told(), 1, "{}", nginx.log());
+    for _ in 0..60 {
+        assert!(serves(&nginx), "{}", nginx.log());
+    }
+    nginx.reload().unwrap();
+    assert_eq!(drivers(&nginx, 48), ["epoll"]);
+    assert_eq!(told(), 2, "{}", nginx.log());
+    assert_eq!(nginx.complaints(), [""; 0]);
+
+    let events = "megapipe_driver uring;".to_string();
+    let error = Nginx::start(&Setup { events, ..setup }).unwrap_err().to_string();
+    assert!(error.contains("[emerg]") && error.contains("raise the limit"), "{error}");
+
+    let nginx = server(&Setup { workers: 2, locked_bytes: 1 << 20, ..Setup::module() });
+    assert_eq!(drivers(&nginx, 2), ["uring"]);
+    assert_eq!(lines_with(&nginx, "locked memory"), 0, "{}", nginx.log());
+}
+
 #[test]
 fn a_worker_without_descriptors_pauses_and_goes_on() {
     for events in ["megapipe_lwsockets off;", "megapipe_driver epoll;"] {

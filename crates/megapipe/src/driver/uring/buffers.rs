@@ -16,6 +16,9 @@ struct Entry {
     reserved: u16,
 }
 
+/// The locked memory of an entry.
+pub(super) const ENTRY_BYTES: usize = std::mem::size_of::<Entry>();
+
 /// The smallest number of buffers that the kernel gets.
 const SMALLEST_WINDOW: u16 = 8;
 /// The largest number of bytes that the kernel gets. More would not stay in the cache, and for
@@ -46,7 +49,7 @@ pub(super) struct BufferRing {
 impl BufferRing {
     /// Registers a ring for the buffers of `pool` under the number `group`.
     pub(super) fn new(ring: &Ring, group: u16, count: u16, pool: Rc<Pool>) -> io::Result<Self> {
-        let entries = Mapping::anonymous(usize::from(count) * std::mem::size_of::<Entry>())?;
+        let entries = Mapping::anonymous(usize::from(count) * ENTRY_BYTES)?;
         // The kernel has pinned these pages. A copy-on-write after a fork would give this process a
         // page that the kernel does not read.
         entries.advise(libc::MADV_DONTFORK)?;

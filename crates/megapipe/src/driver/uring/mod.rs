@@ -7,6 +7,7 @@ mod entries;
 pub(crate) mod features;
 mod lazy;
 mod linger;
+mod locked;
 mod messages;
 mod objects;
 mod restrictions;
@@ -40,6 +41,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::locked::{locked_bytes, try_to_lock};
 pub(crate) use self::setup::{Refusal, survey};
 
 /// The tag of requests that complete only if they fail; that failure does not matter.

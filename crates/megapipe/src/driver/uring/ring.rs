@@ -23,8 +23,12 @@ const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
 /// Bounds of the length of the submission queue.
 const SUBMISSIONS: RangeInclusive<u32> = 256..=1024;
 /// Batches for which the submission queue has room, so that requests can collect while the kernel
-/// takes none. Each entry takes 64 bytes of the user's locked memory.
+/// takes none.
 const BATCHES: u32 = 8;
+
+/// The locked memory of an entry of each queue.
+pub(super) const SUBMISSION_BYTES: usize = std::mem::size_of::<squeue::Entry>();
+pub(super) const COMPLETION_BYTES: usize = std::mem::size_of::<cqueue::Entry>();
 
 /// Effectively infinite time-out (34 years) that does not overflow the kernel's nanoseconds.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -101,8 +105,7 @@ impl Ring {
             .setup_submit_all()
             .setup_clamp()
             .setup_cqsize(completions);
-        let collected = (batch * BATCHES).clamp(*SUBMISSIONS.start(), *SUBMISSIONS.end());
-        let entries = collected.min(completions);
+        let entries = submissions(batch, completions);
         let inner = match builder.clone().setup_no_sqarray().build(entries) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let inner = builder.build(entries)?;
@@ -306,6 +309,12 @@ impl Ring {
         check(result as libc::c_int)?;
         Ok(())
     }
+}
+
+/// Returns the length of the submission queue.
+pub(super) fn submissions(batch: u32, completions: u32) -> u32 {
+    let collected = (batch * BATCHES).clamp(*SUBMISSIONS.start(), *SUBMISSIONS.end());
+    collected.min(completions).next_power_of_two()
 }
 
 /// Calls io_uring_register(2) with one argument, or none.

@@ -17,6 +17,7 @@ static void options_are_checked(void)
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "MP_DRIVER"));
     options = (struct mp_options){ .batch = 5000 };
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "1024"));
+    FAILS(mp_check_locked_memory(&options, 1), EINVAL);
     options = (struct mp_options){ .small_buffers = 70000 };
     CHECK(!mp_create(&options) && errno == EINVAL);
     options = (struct mp_options){ .max_handles = 1u << 21 };
@@ -34,6 +35,8 @@ static void options_are_checked(void)
     CHECK(channel && !strcmp(mp_driver(channel), "epoll"));
     CHECK(strlen(mp_driver_reason(channel)) > 0);
     CHECK(mp_destroy(channel) == 0);
+    CHECK(mp_check_locked_memory(&options, UINT32_MAX) == 0);
+    CHECK(mp_check_locked_memory(NULL, 0) == 0);
 }
 
 static void pointers_are_checked(void)
