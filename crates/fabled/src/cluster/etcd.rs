@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -35,13 +35,19 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 const LISTING_BYTES_MAX: usize = 64 << 20;
 /// The most keys in one page of a listing.
 const PAGE_KEYS: i64 = 1000;
+/// How long a connection is kept for the next call: less than firewalls remember one.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The header with the token of a user.
 const AUTHORIZATION: &str = "authorization";
 
 type Result<T> = std::result::Result<T, EtcdError>;
 
-/// Sends calls to one of several endpoints; after a failure, to the next one. Every call opens its
-/// own connection: a lease needs only a few calls.
+/// A connection on which calls follow each other.
+type Connection = http1::SendRequest<Full<hyper::body::Bytes>>;
+
+/// Sends calls to one of several endpoints; after a failure, to the next one. The connection of a
+/// call is kept for the next one, because the renewals of a large zone would otherwise cost etcd
+/// thousands of handshakes per second.
 pub(super) struct Client {
     endpoints: Vec<Endpoint>,
     tls: Option<TlsConnector>,
@@ -49,12 +55,30 @@ pub(super) struct Client {
     /// Proves the user to etcd until it expires.
     token: RefCell<Option<String>>,
     current: Cell<usize>,
+    idle: RefCell<Option<Idle>>,
     timeout: Duration,
 }
 
+/// A connection that waits for the next call.
+struct Idle {
+    endpoint: usize,
+    since: Instant,
+    connection: Connection,
+}
+
+/// An answer, and the connection that can be used again when it was read.
+struct Answer {
+    response: Response<Incoming>,
+    endpoint: usize,
+    connection: Connection,
+}
+
 /// All keys with a prefix, as of one revision.
+#[derive(Default)]
 pub(super) struct Listing {
     pub(super) revision: i64,
+    /// The number of etcd's cluster, which changes when a snapshot is restored.
+    pub(super) cluster: String,
     pub(super) entries: Vec<super::wire::KeyValue>,
 }
 
@@ -69,15 +93,16 @@ pub(super) struct Pages {
 impl Pages {
     /// Makes an empty listing of at most `keys_max` keys.
     pub(super) fn new(keys_max: usize) -> Pages {
-        Pages { listing: Listing { revision: 0, entries: Vec::new() }, keys_max, bytes: 0 }
+        Pages { listing: Listing::default(), keys_max, bytes: 0 }
     }
 
     /// Adds a page. Returns the key with which the next page begins, if there is one and the
     /// limits permit it.
     pub(super) fn add(&mut self, page: RangeResponse) -> Option<Bytes> {
-        let Listing { revision, entries } = &mut self.listing;
+        let Listing { revision, cluster, entries } = &mut self.listing;
         if *revision == 0 {
             *revision = page.header.revision.0;
+            *cluster = page.header.cluster_id;
         }
         // After a page without keys the next one would be the same.
         let has_more = page.more && !page.kvs.is_empty();
@@ -116,8 +141,8 @@ impl Client {
             return Err(EtcdError::BadEndpoint { text: String::new(), why: "none was given" });
         }
         let (tls, credentials) = (access.tls()?, access.credentials()?);
-        let (token, current) = (RefCell::default(), Cell::new(0));
-        Ok(Client { endpoints, tls, credentials, token, current, timeout })
+        let (token, current, idle) = (RefCell::default(), Cell::new(0), RefCell::default());
+        Ok(Client { endpoints, tls, credentials, token, current, idle, timeout })
     }
 
     /// Iterates over the endpoints that are reached without TLS over a network.
@@ -207,8 +232,8 @@ impl Client {
         let begin = async {
             self.authenticate().await?;
             let answer = self.post("watch", &WatchRequest { create_request }).await?;
-            match answer.status().is_success() {
-                true => Ok(answer.into_body()),
+            match answer.response.status().is_success() {
+                true => Ok(answer.response.into_body()),
                 false => Err(self
                     .read::<Nothing>(answer)
                     .await
@@ -253,10 +278,12 @@ impl Client {
         Ok(())
     }
 
-    async fn read<A: DeserializeOwned>(&self, answer: Response<Incoming>) -> Result<A> {
-        let (endpoint, status) = (self.endpoint(), answer.status());
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|source| endpoint.broken(source))?.to_bytes();
+    async fn read<A: DeserializeOwned>(&self, answer: Answer) -> Result<A> {
+        let Answer { response, endpoint, connection } = answer;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|source| self.endpoints[endpoint].broken(source))?.to_bytes();
+        self.idle.replace(Some(Idle { endpoint, since: Instant::now(), connection }));
         if !status.is_success() {
             let message: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             return Err(refused(status.as_u16(), &message));
@@ -280,10 +307,8 @@ impl Client {
         &self.endpoints[self.current.get()]
     }
 
-    async fn post<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Response<Incoming>> {
+    async fn post<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Answer> {
         let endpoint = self.endpoint();
-        let unreachable =
-            |source| EtcdError::Unreachable { endpoint: endpoint.address.clone(), source };
         let body = serde_json::to_vec(request).map_err(|source| EtcdError::Malformed { source })?;
         let mut request = Request::post(format!("/v3/{path}"))
             .header(header::HOST, &endpoint.address)
@@ -291,34 +316,60 @@ impl Client {
         if let Some(token) = &*self.token.borrow() {
             request = request.header(AUTHORIZATION, token);
         }
-        let request = request
-            .body(Full::new(hyper::body::Bytes::from(body)))
-            .map_err(|error| unreachable(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-        let stream = TcpStream::connect(&endpoint.address).await.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
-        let answer = match (&self.tls, &endpoint.server_name) {
+        let request = request.body(Full::new(hyper::body::Bytes::from(body))).map_err(|error| {
+            endpoint.unreachable(io::Error::new(io::ErrorKind::InvalidInput, error))
+        })?;
+        let index = self.current.get();
+        // etcd may close a connection while it idles. Every call may be repeated: an answer that is
+        // lost has no other remedy.
+        if let Some(mut connection) = self.take_idle().await
+            && let Ok(response) = connection.send_request(request.clone()).await
+        {
+            return Ok(Answer { response, endpoint: index, connection });
+        }
+        let mut connection = self.connect(endpoint).await?;
+        let response = connection.send_request(request).await;
+        let response = response.map_err(|error| endpoint.broken(error.into()))?;
+        Ok(Answer { response, endpoint: index, connection })
+    }
+
+    /// Takes the connection that is kept, if it is one to the current endpoint and still open.
+    async fn take_idle(&self) -> Option<Connection> {
+        let Idle { endpoint, since, mut connection } = self.idle.take()?;
+        let fits = endpoint == self.current.get() && since.elapsed() < IDLE_MAX;
+        (fits && connection.ready().await.is_ok()).then_some(connection)
+    }
+
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Connection> {
+        let stream = TcpStream::connect(&endpoint.address).await;
+        let stream = stream.map_err(|source| endpoint.unreachable(source))?;
+        stream.set_nodelay(true).map_err(|source| endpoint.unreachable(source))?;
+        let connection = match (&self.tls, &endpoint.server_name) {
             (Some(tls), Some(name)) => {
                 let stream = tls.connect(name.clone(), stream).await;
-                send(stream.map_err(|error| endpoint.broken(error.into()))?, request).await
+                open(stream.map_err(|error| endpoint.broken(error.into()))?).await
             }
             // Client::new has checked that an endpoint with TLS has a CA.
-            _ => send(stream, request).await,
+            _ => open(stream).await,
         };
-        answer.map_err(|error| endpoint.broken(error.into()))
+        connection.map_err(|error| endpoint.broken(error.into()))
     }
 }
 
-async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn open<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    request: Request<Full<hyper::body::Bytes>>,
-) -> hyper::Result<Response<Incoming>> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with the request's answer, or when that is dropped; the answer has its errors.
+) -> hyper::Result<Connection> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // The task ends when the sender and the last answer are dropped; these have its errors.
     tokio::spawn(connection);
-    sender.send_request(request).await
+    Ok(sender)
 }
 
 impl Endpoint {
+    fn unreachable(&self, source: io::Error) -> EtcdError {
+        EtcdError::Unreachable { endpoint: self.address.clone(), source }
+    }
+
     /// Returns the error of a connection that broke. etcd refuses a client's certificate after the
     /// handshake, and its reason may be lost with the connection.
     fn broken(&self, source: Box<dyn std::error::Error + Send + Sync>) -> EtcdError {
@@ -387,7 +438,8 @@ impl Watch {
                 self.buffer.extend_from_slice(&data);
             }
             if self.buffer.len() > ANSWER_BYTES_MAX {
-                return Err(self.broken("a line is too long".into()));
+                let source = serde::de::Error::custom("a line is too long");
+                return Err(EtcdError::Malformed { source });
             }
         }
     }

@@ -33,12 +33,15 @@ mod private_file;
 mod records;
 mod registry;
 mod session;
+#[doc(hidden)]
+pub mod simulation;
 mod standalone;
 mod ticket;
 mod view;
 mod wire;
 mod zone_secret;
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
@@ -179,8 +182,7 @@ impl Member {
         if !TTL_S.contains(&options.lease_ttl_s) {
             return Err(StartError::BadLease(options.lease_ttl_s));
         }
-        let ttl = Duration::from_secs(options.lease_ttl_s.into());
-        let timeout = (ttl / 3).max(CALL_TIMEOUT_MIN);
+        let timeout = call_timeout(options);
         let client = etcd::Client::new(&options.etcd, &options.etcd_access, timeout)?;
         let keys = options.zone_secret.as_ref();
         let keys = keys.map(|path| ZoneKeys::read(path, &options.zone)).transpose()?;
@@ -198,24 +200,11 @@ impl Member {
         };
         let host_record = HostRecord::new(&addresses, authority.certificate());
         warn_of_exposure(options, &client);
-        let mut state = State::new(&options.zone, &options.host, host_record);
-        if let Some(keys) = keys {
-            state.view.protect(keys);
-        }
-        let system = |what| move |source| StartError::System { what, source };
-        let outbox = outbox::Outbox::new().map_err(system("make an event descriptor"))?;
-        let shared = Shared::new(state, outbox);
-        let session = session::Session {
-            shared: Arc::clone(&shared),
-            client,
-            zone: options.zone.clone(),
-            ttl_s: options.lease_ttl_s,
-            port: unspecified.then_some(listening.port()),
-            lease: None,
-            told: None,
-        };
+        let port = unspecified.then_some(listening.port());
+        let session = new_session(options, client, keys, host_record, port)?;
+        let shared = Arc::clone(&session.shared);
         let thread = start_thread(session, listener, options.host.clone())
-            .map_err(system("start the cluster's thread"))?;
+            .map_err(|source| StartError::System { what: "start the cluster's thread", source })?;
         let (host, foreign_users) = (options.host.clone(), options.foreign_users.clone());
         Ok(Member { host, authority, foreign_users, shared, listening, thread: Some(thread) })
     }
@@ -330,6 +319,38 @@ impl Drop for Member {
             tracing::error!("the cluster's thread panicked; its names end with its lease");
         }
     }
+}
+
+/// Makes a host's session, with the state that it shares with the daemon's loop. `port` is that to
+/// advertise on all of the host's addresses.
+fn new_session(
+    options: &Options,
+    client: etcd::Client,
+    keys: Option<ZoneKeys>,
+    host_record: HostRecord,
+    port: Option<u16>,
+) -> Result<session::Session, StartError> {
+    let mut state = State::new(&options.zone, &options.host, host_record);
+    if let Some(keys) = keys {
+        state.view.protect(keys);
+    }
+    let outbox = outbox::Outbox::new()
+        .map_err(|source| StartError::System { what: "make an event descriptor", source })?;
+    Ok(session::Session {
+        shared: Shared::new(state, outbox),
+        client,
+        zone: options.zone.clone(),
+        ttl_s: options.lease_ttl_s,
+        port,
+        lease: None,
+        told: Cell::new(None),
+        is_copied: Cell::new(false),
+    })
+}
+
+/// Limits a call to etcd to a third of the lease.
+fn call_timeout(options: &Options) -> Duration {
+    (Duration::from_secs(options.lease_ttl_s.into()) / 3).max(CALL_TIMEOUT_MIN)
 }
 
 /// Logs what an operator of a network that is not trusted should correct.

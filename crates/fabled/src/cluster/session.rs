@@ -1,8 +1,13 @@
-//! Keeps a host's session with etcd. A session is a lease, a listing of the zone, a watch that
-//! starts at the listing's revision, and the host's own keys. If any of them fails, the session
-//! starts again, under the same lease if that still exists. Every failure of etcd therefore has the
-//! same recovery.
+//! Keeps a host's session with etcd. A session is a lease, a copy of the zone, a watch that starts
+//! at the copy's revision, and the host's own keys. If any of them fails, the session starts again,
+//! under the same lease if that still exists. Every failure of etcd therefore has the same
+//! recovery.
+//!
+//! In a large zone all hosts lose etcd at the same moment. So they come back at different ones,
+//! renew their leases at different ones, and list the zone again only if the watch cannot continue:
+//! 10,000 listings of 10,000 hosts are more than 100 GB.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,13 +16,14 @@ use tokio::time::{sleep, timeout};
 use super::etcd::{Client, Outcome, Watch};
 use super::etcd_error::EtcdError;
 use super::records::{Key, prefix};
-use super::registry::{Shared, Step};
+use super::registry::{Shared, State, Step};
 use super::view::NAMES_MAX;
 use super::wire::{Compare, EventKind};
 use super::{interfaces, random};
 use crate::cluster_link::ClusterEvent;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// The longest backoff is at least this, and at most half of the lease.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// The most time for revoking the lease at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -32,7 +38,9 @@ pub(super) struct Session {
     pub(super) port: Option<u16>,
     pub(super) lease: Option<i64>,
     /// The state of the cluster that was reported to the daemon: up or down.
-    pub(super) told: Option<bool>,
+    pub(super) told: Cell<Option<bool>>,
+    /// Set if the copy of the zone is that of the revision up to which it was watched.
+    pub(super) is_copied: Cell<bool>,
 }
 
 /// Why a session is over.
@@ -63,24 +71,27 @@ impl Session {
 
     async fn keep_going(&mut self) {
         let mut backoff = BACKOFF_FIRST;
+        let backoff_max = BACKOFF_MAX.max(self.ttl() / 2);
         loop {
             let Err(end) = self.live(&mut backoff).await;
             match &end {
                 End::LeaseLost => self.lease = None,
                 End::Etcd(error) if error.is_lease_lost() => self.lease = None,
-                // A new listing is sufficient.
-                End::Etcd(EtcdError::Compacted { .. }) => continue,
-                End::Etcd(_) => {}
+                End::Etcd(error) if error.is_absence() => {}
+                // What the watch cannot report, a listing may contain.
+                End::Etcd(_) => self.is_copied.set(false),
             }
-            if self.told != Some(false) {
-                self.told = Some(false);
+            if matches!(end, End::Etcd(EtcdError::Compacted { .. })) {
+                continue;
+            }
+            if self.told.get() != Some(false) {
+                self.told.set(Some(false));
                 self.shared.outbox.push(ClusterEvent::Down { reason: end.to_string() });
             }
             tracing::debug!("the session with etcd is over: {end}");
             // Hosts that lost etcd at the same time should not return at the same time.
-            let share = f64::from(u16::from_ne_bytes(random())) / f64::from(u16::MAX);
-            sleep(backoff.mul_f64(0.5 + share / 2.0)).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            sleep(backoff.mul_f64(0.5 + random_share() / 2.0)).await;
+            backoff = (backoff * 2).min(backoff_max);
             let events = self.shared.lock().view.expire(Instant::now());
             self.shared.push_all(events);
         }
@@ -88,18 +99,34 @@ impl Session {
 
     async fn live(&mut self, backoff: &mut Duration) -> Result<Never, End> {
         let lease = self.ensure_lease().await?;
-        let revision = self.list().await?;
-        self.ensure_secret().await?;
+        // The listing of a large zone may take longer than a lease lasts.
+        tokio::select! {
+            end = keep_alive(&self.client, &self.shared, lease, self.ttl()) => end,
+            end = self.take_part(lease, backoff) => end,
+        }
+    }
+
+    /// Brings the copy of the zone up to date, and keeps it and the host's own keys so.
+    async fn take_part(&self, lease: i64, backoff: &mut Duration) -> Result<Never, End> {
+        let revision = match self.resume().await? {
+            // The store has been found to have its record.
+            Some(revision) => revision,
+            None => {
+                let revision = self.list().await?;
+                self.ensure_secret().await?;
+                revision
+            }
+        };
         let watch = self.client.watch(&prefix(&self.zone), revision + 1).await?;
         *backoff = BACKOFF_FIRST;
-        let told = &mut self.told;
-        let (client, shared, zone) = (&self.client, &*self.shared, self.zone.as_str());
-        let beat = Duration::from_secs(self.ttl_s.into()) / 4;
         tokio::select! {
-            end = keep_alive(client, shared, lease, beat) => end,
-            end = follow(shared, watch) => end,
-            end = reconcile(client, shared, zone, lease, told) => end,
+            end = follow(&self.shared, watch) => end,
+            end = reconcile(&self.client, &self.shared, &self.zone, lease, &self.told) => end,
         }
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_s.into())
     }
 
     async fn ensure_lease(&mut self) -> Result<i64, EtcdError> {
@@ -113,18 +140,35 @@ impl Session {
         Ok(lease)
     }
 
+    /// Returns the revision up to which the copy of the zone is complete, if the store is the same
+    /// and a watch can continue there.
+    async fn resume(&self) -> Result<Option<i64>, EtcdError> {
+        let Some(path) = Key::Secret.path(&self.zone).filter(|_| self.is_copied.get()) else {
+            return Ok(None);
+        };
+        let store = self.client.list(&path, 1).await?;
+        let mut state = self.shared.lock();
+        self.renew_addresses(&mut state);
+        Ok(state.view.continues_in(&store).then_some(state.view.watched))
+    }
+
     async fn list(&self) -> Result<i64, EtcdError> {
         let listing = self.client.list(&prefix(&self.zone), 2 * NAMES_MAX).await?;
-        let grace = Duration::from_secs(self.ttl_s.into()) * 2;
         let mut state = self.shared.lock();
+        self.renew_addresses(&mut state);
+        let events = state.view.replace(&listing, Instant::now(), self.ttl() * 2);
+        drop(state);
+        self.is_copied.set(true);
+        self.shared.push_all(events);
+        Ok(listing.revision)
+    }
+
+    /// Prepares the state for writing this host's keys again.
+    fn renew_addresses(&self, state: &mut State) {
         if let Some(port) = self.port {
             state.host_record = state.host_record.with_addresses(&interfaces::addresses(port));
         }
         state.unblock();
-        let events = state.view.replace(&listing, Instant::now(), grace);
-        drop(state);
-        self.shared.push_all(events);
-        Ok(listing.revision)
     }
 
     /// Creates the record of the store if there is none. If etcd has lost it, the first host that
@@ -156,16 +200,35 @@ async fn keep_alive(
     client: &Client,
     shared: &Shared,
     lease: i64,
-    beat: Duration,
+    ttl: Duration,
 ) -> Result<Never, End> {
+    let mut pause = first_pause(ttl, random_share());
     loop {
-        sleep(beat).await;
+        sleep(pause).await;
+        pause = next_pause(ttl, random_share());
         if !client.keep_alive(lease).await? {
             return Err(End::LeaseLost);
         }
         let events = shared.lock().view.expire(Instant::now());
         shared.push_all(events);
     }
+}
+
+/// Returns the time until the first renewal of a lease; `share` is a random number of 0 to 1. Hosts
+/// that joined at the same moment renew at different ones from the beginning.
+fn first_pause(ttl: Duration, share: f64) -> Duration {
+    (ttl / 3).mul_f64(share)
+}
+
+/// Returns the time until the next renewal: a quarter to a third of the lease, so that a renewal
+/// that fails can be repeated in time.
+fn next_pause(ttl: Duration, share: f64) -> Duration {
+    ttl / 4 + (ttl / 12).mul_f64(share)
+}
+
+/// Returns a random number of 0 to 1.
+fn random_share() -> f64 {
+    f64::from(u16::from_ne_bytes(random())) / f64::from(u16::MAX)
 }
 
 async fn follow(shared: &Shared, mut watch: Watch) -> Result<Never, End> {
@@ -187,15 +250,15 @@ async fn reconcile(
     shared: &Shared,
     zone: &str,
     lease: i64,
-    told: &mut Option<bool>,
+    told: &Cell<Option<bool>>,
 ) -> Result<Never, End> {
     loop {
         let (joined, standing, steps) = {
             let mut state = shared.lock();
             (state.is_joined(lease), state.confirm(lease), state.plan(lease))
         };
-        if joined && *told != Some(true) {
-            *told = Some(true);
+        if joined && told.get() != Some(true) {
+            told.set(Some(true));
             shared.outbox.push(ClusterEvent::Up);
         }
         shared.push_all(standing);
@@ -232,3 +295,6 @@ async fn perform(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,6 +50,7 @@ impl<'de> Deserialize<'de> for Number {
 #[serde(default)]
 pub(super) struct Header {
     pub(super) revision: Number,
+    pub(super) cluster_id: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
