@@ -116,11 +116,16 @@ impl Etcd {
         Etcd::control(network, &format!("lease revoke {lease:x}"));
     }
 
-    /// Removes all history. (`get` prints the revision in its second line.)
-    pub(crate) fn compact(network: &Network) {
+    /// Returns the revision. (`get` prints it in its second line.)
+    pub(crate) fn revision(network: &Network) -> i64 {
         let text = Etcd::control(network, "get / --write-out fields");
         let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
-        Etcd::control(network, &format!("compact {}", revision.expect("a revision")));
+        revision.expect("a revision").parse().expect("a number")
+    }
+
+    /// Removes all history.
+    pub(crate) fn compact(network: &Network) {
+        Etcd::control(network, &format!("compact {}", Etcd::revision(network)));
     }
 }
 

@@ -75,6 +75,13 @@ impl Namespace {
         })
     }
 
+    /// Moves the calling thread into the namespace, for the rest of its life.
+    pub(crate) fn enter(&self) {
+        // SAFETY: plain numbers; the descriptor is that of a network namespace.
+        let entered = unsafe { libc::setns(self.file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0, "setns");
+    }
+
     /// Returns the name of this namespace for ip(8).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
