@@ -33,10 +33,12 @@ impl Ports {
 
     /// The flow with the next port of a search.
     pub(super) fn step(&mut self, search: Search, flow: &Flow) -> Flow {
+        let count = self.count();
         let counter = &mut self.counters[(search.0 >> 56) as usize % COUNTERS];
-        let place = (search.0 as u32).wrapping_add(*counter);
-        *counter = counter.wrapping_add(1);
-        flow.with_local_port(self.range.start() + (place % self.count()) as u16)
+        // 64 bits, because the sum must not wrap: the ports would not follow each other then.
+        let place = (u64::from(search.0 as u32) + u64::from(*counter)) % u64::from(count);
+        *counter = (*counter + 1) % count;
+        flow.with_local_port(self.range.start() + place as u16)
     }
 }
 
@@ -62,6 +64,15 @@ mod tests {
     fn a_search_sees_all_ports_once() {
         let mut ports = Ports::new(Key(1, 2), 100..=199);
         let seen: BTreeSet<u16> = (0..ports.count()).map(|_| next(&mut ports, 2)).collect();
+        assert!(seen.into_iter().eq(100..=199));
+    }
+
+    #[test]
+    fn a_search_that_passes_32_bits_sees_all_ports_once() {
+        let mut ports = Ports::new(Key(1, 2), 100..=199);
+        let search = Search(u64::from(u32::MAX - 50));
+        let mut step = |_| ports.step(search, &flow(2)).local_port();
+        let seen: BTreeSet<u16> = (100..=199).map(&mut step).collect();
         assert!(seen.into_iter().eq(100..=199));
     }
 
