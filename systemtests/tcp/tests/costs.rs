@@ -13,7 +13,7 @@ use megapipe_rt::Runtime;
 use testkit::{Namespace, is_root, raise_descriptor_limit, skip};
 
 /// What a process is measured with: `part workers connections`.
-const SUBJECT: &str = "MEGAPIPE_COSTS_OF";
+const SUBJECT: &str = "MEGAPIPE_TEST_COSTS_OF";
 /// Ends a wait that hangs; no result depends on it.
 const GUARD: Duration = Duration::from_secs(60);
 /// The connections to one address: fewer than it has ports.
