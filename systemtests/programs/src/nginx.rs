@@ -106,10 +106,12 @@ impl Nginx {
         let alone = setup.main.contains("master_process off");
         // The master listens before its modules can refuse the configuration.
         let mut counted = || {
-            nginx.workers().len() == workers
+            alone
+                || nginx.workers().len() == workers
                 || !matches!(nginx.running.child().try_wait(), Ok(None))
         };
-        if !alone && !(eventually(TIME_LIMIT, &mut counted) && nginx.workers().len() == workers) {
+        let counts = eventually(TIME_LIMIT, &mut counted) && nginx.workers().len() == workers;
+        if !alone && !counts {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
         // The master listens before a worker serves, and a test's counts must not still grow. The
