@@ -6,7 +6,7 @@ use crate::common::{
 };
 use megapipe::{Accept, Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -30,29 +30,6 @@ fn reader(mut stream: impl Read + Send + 'static) -> (mpsc::Sender<()>, JoinHand
         }
     });
     (begin, thread)
-}
-
-/// The ends that free a listener's address before they return.
-pub(crate) fn a_closed_listener_frees_its_address(driver: DriverChoice) {
-    let mut rig = Rig::new(driver);
-    let (listener, address) = common::listener();
-    let mut listening = rig.join(listener);
-    for round in 0..4 {
-        if round < 3 {
-            rig.accept(listening, Accept::lightweight()).unwrap();
-        }
-        if round < 2 {
-            rig.flush().unwrap();
-        }
-        match round % 2 {
-            0 => drop(rig.close(listening).unwrap()),
-            _ => drop(rig.abort(listening).unwrap()),
-        }
-        // The standard library sets SO_REUSEADDR and does not try again.
-        let next = TcpListener::bind(address).unwrap();
-        assert!(matches!(rig.last(listening), Event::Close(Ok(()))));
-        listening = rig.join(next);
-    }
 }
 
 /// Connections that are not registered end, or are reset; also when there is no room for a handle.

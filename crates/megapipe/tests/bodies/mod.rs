@@ -230,6 +230,7 @@ macro_rules! every_driver {
             output:
                 a_pair_pauses_the_other_side,
                 a_receive_pauses_while_output_waits,
+                a_receive_resumes_when_the_output_is_cancelled,
                 a_paused_receive_ends_with_its_handle,
                 single_bytes_pause_a_receive_too,
                 a_write_beyond_the_limit_gives_its_buffer_back,

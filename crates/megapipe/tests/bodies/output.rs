@@ -1,7 +1,9 @@
 //! Tests bounds on queued output, when a peer does not read.
 
 use crate::common::{Pattern, Rig, outcome, received, unix_pair, written};
-use megapipe::{Buffer, BufferClass, Config, DriverChoice, Error, Event, Handle, Repeat};
+use megapipe::{
+    Buffer, BufferClass, Config, Direction, DriverChoice, Error, Event, Handle, Repeat,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -98,6 +100,25 @@ pub(crate) fn a_receive_pauses_while_output_waits(driver: DriverChoice) {
     rig.cancel(handle).unwrap();
     let Event::Receive(Err(error)) = rig.last(handle) else { panic!("it was cancelled") };
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+}
+
+pub(crate) fn a_receive_resumes_when_the_output_is_cancelled(driver: DriverChoice) {
+    let mut rig = Rig::with(driver, config());
+    let (mut ours, theirs) = unix_pair();
+    let handle = rig.join(theirs);
+    rig.receive(handle, Repeat::UntilCancelled).unwrap();
+    for _ in 0..2 {
+        rig.write(handle, vec![0; STUCK_BYTES]).unwrap();
+    }
+    assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+    assert_eq!(rig.counters().paused, 1);
+    ours.write_all(b"received later").unwrap();
+    assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+    rig.cancel_direction(handle, Direction::Outbound).unwrap();
+    let mut events: Vec<Event> = (0..3).map(|_| rig.next().event).collect();
+    events
+        .retain(|event| matches!(event, Event::Receive(Ok(data)) if **data == *b"received later"));
+    assert_eq!(events.len(), 1);
 }
 
 pub(crate) fn a_paused_receive_ends_with_its_handle(driver: DriverChoice) {

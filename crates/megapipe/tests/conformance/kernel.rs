@@ -4,7 +4,7 @@ use crate::common::{
     Pattern, Rig, accepted, client, expect_free_descriptor, listener, outcome, read_of, seccomp,
 };
 use megapipe::{Accept, DriverChoice, Event};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 pub(crate) fn accepted_descriptors_never_block(driver: DriverChoice) {
     for accept in [Accept::descriptors(), Accept::descriptors().count(3)] {
@@ -81,4 +81,27 @@ pub(crate) fn files_without_helper_threads(driver: DriverChoice) {
     };
     // The filter ends with the thread.
     std::thread::spawn(serve).join().unwrap();
+}
+
+/// The ends that free a listener's address before they return.
+pub(crate) fn a_closed_listener_frees_its_address(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (listener, address) = listener();
+    let mut listening = rig.join(listener);
+    for round in 0..4 {
+        if round < 3 {
+            rig.accept(listening, Accept::lightweight()).unwrap();
+        }
+        if round < 2 {
+            rig.flush().unwrap();
+        }
+        match round % 2 {
+            0 => drop(rig.close(listening).unwrap()),
+            _ => drop(rig.abort(listening).unwrap()),
+        }
+        // The standard library sets SO_REUSEADDR and does not try again.
+        let next = TcpListener::bind(address).unwrap();
+        assert!(matches!(rig.last(listening), Event::Close(Ok(()))));
+        listening = rig.join(next);
+    }
 }

@@ -14,6 +14,7 @@ use bodies::*;
 every_driver! {
     conformance! {
         kernel:
+            a_closed_listener_frees_its_address,
             accepted_descriptors_never_block,
             files_without_helper_threads;
         accept:
@@ -21,7 +22,6 @@ every_driver! {
             descriptors_are_the_applications,
             an_unregistered_listener_goes_on_without_the_channel;
         close:
-            a_closed_listener_frees_its_address,
             a_second_descriptor_keeps_its_input;
         handles:
             the_report_names_the_driver;
