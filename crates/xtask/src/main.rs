@@ -315,8 +315,8 @@ mod tests {
         }
     }
 
-    /// `test` runs the steps. `soak`, `faults`, `operations` and `programs` are tests there, in their
-    /// short forms. `header` writes what tests compare. `fresh` needs too long.
+    /// `test` runs the steps. `soak`, `faults`, `operations` and `programs` are tests there, in
+    /// their short forms. `header` writes what tests compare. `fresh` needs too long.
     const NO_STEP: [&str; 7] =
         ["test", "soak", "faults", "operations", "programs", "header", "fresh"];
 

@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: runs servers under verified loads for minutes, in release mode, and finds what
-//! grows. The loads and the judgement are tests, `systemtests/programs/tests/soak`, which the second
-//! level runs for seconds.
+//! `cargo xtask soak`: runs servers under verified loads for minutes, in release mode, and finds
+//! what grows. The loads and the judgement are tests, `systemtests/programs/tests/soak`, which the
+//! second level runs for seconds.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ const PARTS: [(&str, u64); 7] = [
 ];
 
 /// What the tests start.
-const PROGRAMS: &str = "build --release --locked --bins --lib --examples --package iobench --package \
-     fabled --package fable-preload --package fable --package megapipe-rt --package \
+const PROGRAMS: &str = "build --release --locked --bins --lib --examples --package iobench \
+     --package fabled --package fable-preload --package fable --package megapipe-rt --package \
      systemtests-channel --package systemtests-flows --package systemtests-programs";
 
 const TESTS: &str = "test --release --locked --package systemtests-programs --test soak -- \

@@ -1,6 +1,6 @@
 //! Soak tests: each part runs a server through many cycles of verified connections with killed
-//! clients, reloads and restarts, and samples what the server holds when each cycle is over. A wrong
-//! byte fails at once. A leak is a growth per cycle, so the machine's load does not matter.
+//! clients, reloads and restarts, and samples what the server holds when each cycle is over. A
+//! wrong byte fails at once. A leak is a growth per cycle, so the machine's load does not matter.
 //!
 //! `cargo xtask soak MINUTES` runs the parts for minutes in release mode. Otherwise each lasts for
 //! seconds: allocators and caches may grow for all of them, so only gross growth fails.
