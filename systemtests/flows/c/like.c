@@ -115,6 +115,23 @@ static void edges_of_a_connect(void) {
     printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
 }
 
+/* The edge of a connection that has been used since it was added. */
+static void edge_of_a_used_connection(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    int fd = dial(&address);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(accept(listener, NULL, NULL) >= 0);
+    char byte;
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+    for (int turn = 0; turn < 2; turn++) {
+        int count = epoll_wait(set, &event, 1, turn == 0 ? 1000 : 50);
+        printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
+    }
+}
+
 /* One epoll_wait reports everything that is ready: a connection to accept, and one that has
    connected. */
 static void connect_and_accept(void) {
@@ -266,6 +283,7 @@ static const struct test_case CASES[] = {
     {"interrupted-part", interrupted_part},
     {"descriptors", open_descriptors},
     {"edges", edges_of_a_connect},
+    {"used", edge_of_a_used_connection},
     {"connect-and-accept", connect_and_accept},
     {"added-twice", added_twice},
     {"bounded", bounded_buffers},

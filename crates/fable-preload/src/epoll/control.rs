@@ -122,6 +122,7 @@ fn add(
         data: event.u64,
         fired: false,
         hot: false,
+        fresh: !in_memory,
         ask_kernel: in_memory,
         edge: in_memory,
         told: 0,

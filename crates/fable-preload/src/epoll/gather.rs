@@ -230,9 +230,10 @@ impl Members {
             // reason.
             let doorbell = (libc::EPOLLIN | libc::EPOLLOUT) as u32 | libc::EPOLLRDNORM as u32;
             let known = doorbell | registration.told;
+            let is_first = core::mem::take(&mut registration.fresh);
             let Registration { connection, fd, .. } = &*registration;
             let events = u32::from(connection.end_by_memory(*fd, events as i16) as u16);
-            if events & !known != 0 || !registration.connection.is_inside() {
+            if is_first || events & !known != 0 || !registration.connection.is_inside() {
                 registration.ask_kernel = true;
                 registration.edge = true;
             }

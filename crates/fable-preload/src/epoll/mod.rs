@@ -47,6 +47,9 @@ struct Registration {
     /// Whether EPOLLONESHOT has reported its one event.
     fired: bool,
     hot: bool,
+    /// Whether the kernel has not reported what was ready when the member was added, which is an
+    /// edge even if the connection is in memory by then.
+    fresh: bool,
     /// Whether the kernel has to be asked, because the memory does not show everything.
     ask_kernel: bool,
     /// Whether something happened since the last report, for edge-triggered registrations.

@@ -75,6 +75,7 @@ cases! { "like":
     a_handler_cuts_a_write_that_has_moved_something = "interrupted-part" &["close"];
     the_library_has_no_descriptors_that_calls_can_see = "descriptors" &["close"];
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
+    a_use_of_a_connection_takes_no_edge_from_its_set = "used" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     one_call_fills_several_buffers = "scattered" &["close"];
     a_buffer_that_is_too_small_ends_the_program = "checked" &["close"];
