@@ -14,6 +14,8 @@
 /* The data of the set's members; the connections count from here. */
 #define STOP 1000
 #define FIRST 77
+/* The data of a member that is always ready. */
+#define READY 76
 
 static const char *how;
 static int set, stop;
@@ -300,9 +302,112 @@ static void inherited(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* Waits for members beside one that always has room to write, so that no wait sleeps. `how` says
+   whether the members are edge-triggered, and whether a wait returns one event or several. */
+static int wait_beside_ready(struct epoll_event *events) {
+    int count = wait_for_events(events, strstr(how, "one") != NULL ? 1 : 4);
+    CHECK(count > 0);
+    return count;
+}
+
+static void add_reader(int fd, uint64_t data) {
+    control(EPOLL_CTL_ADD, fd, EPOLLIN | (strstr(how, "edge") != NULL ? EPOLLET : 0), data);
+}
+
+/* Adds a member, and waits until only the other one has events. */
+static void add_beside_ready(int fd, uint64_t data) {
+    struct epoll_event events[4];
+    add_reader(fd, data);
+    for (int turn = 0; turn < 100; turn++) CHECK(wait_beside_ready(events) == 1);
+}
+
+static void add_ready(void) {
+    control(EPOLL_CTL_ADD, connect_here().here, EPOLLOUT, READY);
+}
+
+static void tell_event(uint64_t data) {
+    struct epoll_event events[4];
+    for (;;) {
+        int count = wait_beside_ready(events);
+        for (int index = 0; index < count; index++) {
+            if (events[index].data.u64 != data) continue;
+            printf("event: %#x\n", events[index].events);
+            return;
+        }
+    }
+}
+
+/* A member has sent its request before it was accepted, and is answered. */
+static void answered(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    add_ready();
+    struct ends ends = {.here = dial(&address)};
+    CHECK(write(ends.here, "x", 1) == 1);
+    add_beside_ready(ends.here, FIRST);
+    ends.there = accept(listener, NULL, NULL);
+    char byte;
+    CHECK(read(ends.there, &byte, 1) == 1 && write(ends.there, "y", 1) == 1);
+    tell_event(FIRST);
+    CHECK(read(ends.here, &byte, 1) == 1 && byte == 'y');
+    CHECK(write(ends.there, "z", 1) == 1);
+    tell_event(FIRST);
+}
+
+/* A member was accepted before its client sends. */
+static void asked(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    add_ready();
+    struct ends ends = {.there = dial(&address)};
+    ends.here = accept(listener, NULL, NULL);
+    add_beside_ready(ends.here, FIRST);
+    CHECK(write(ends.there, "x", 1) == 1);
+    tell_event(FIRST);
+}
+
+static void *return_to_tcp(void *argument) {
+    struct ends *ends = argument;
+    CHECK(fdopen(ends->there, "r") != NULL);
+    CHECK(write(ends->there, "x", 1) == 1);
+    return NULL;
+}
+
+/* The peer of a member returns to TCP, which it cannot do alone. */
+static void left(void) {
+    struct ends ends = connect_here();
+    pthread_t thread;
+    add_ready();
+    add_beside_ready(ends.here, FIRST);
+    CHECK(pthread_create(&thread, NULL, return_to_tcp, &ends) == 0);
+    tell_event(FIRST);
+    char byte;
+    printf("read: %zd\n", read(ends.here, &byte, 1));
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A descriptor of the kernel has an event, and a member for which a thread has slept. */
+static void others(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    struct ends ends = connect_here();
+    struct epoll_event event;
+    add_reader(ends.here, FIRST);
+    CHECK(epoll_wait(set, &event, 1, 50) == 0);
+    add_ready();
+    add_beside_ready(listener, FIRST + 1);
+    CHECK(write(ends.there, "x", 1) == 1);
+    tell_event(FIRST);
+    dial(&address);
+    tell_event(FIRST + 1);
+    end_wait();
+    tell_event(STOP);
+}
+
 static const struct test_case CASES[] = {
     {"added", added}, {"removed", removed}, {"closed", closed},       {"plain", plain},
     {"armed", armed}, {"shared", shared},   {"again", again},   {"inherited", inherited},
+    {"left", left},   {"others", others},   {"asked", asked},   {"answered", answered},
 };
 
 int main(int count, char **arguments) {

@@ -40,6 +40,15 @@ impl Registration {
         ready != 0 && (self.is_level() || self.has_edge(ready))
     }
 
+    /// Returns whether the peer has changed the page of a connection that is not entirely in
+    /// memory.
+    fn has_change(&self) -> bool {
+        let connection = &self.connection;
+        let readable = self.events & libc::EPOLLIN as u32;
+        let has_news = readable != 0 && connection.has_news();
+        connection.has_orders() || (has_news && (self.is_level() || self.has_edge(readable)))
+    }
+
     fn is_level(&self) -> bool {
         self.events & libc::EPOLLET as u32 == 0
     }
@@ -250,7 +259,8 @@ impl Members {
         questions: &mut Vec<Question>,
     ) -> usize {
         for place in first..self.hot.len() {
-            if reports.is_full() || questions.len() == QUESTIONS {
+            // Each question may need room for its answer, which later members must not take.
+            if reports.rest().1 == questions.len() || questions.len() == QUESTIONS {
                 // The next call begins with the members that found no room.
                 if reports.is_full() {
                     self.hot.rotate_left(place);
@@ -310,6 +320,19 @@ impl Members {
         });
         self.hot = hot;
         news
+    }
+
+    /// Marks the hot members that the kernel has to be asked about because their peers have changed
+    /// the page, for which a peer rings only if this end sleeps. Ask for the set's events before
+    /// these questions: a connection that is in memory then makes no edge of an earlier event.
+    pub(super) fn mark_changed(&mut self) {
+        for &slot in &self.hot {
+            if let Some(registration) = &mut self.slots[slot]
+                && !registration.connection.is_inside()
+            {
+                registration.ask_kernel |= registration.has_change();
+            }
+        }
     }
 
     /// Makes all members hot; the kernel is asked about those that are not entirely in memory.

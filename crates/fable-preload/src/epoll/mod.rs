@@ -15,7 +15,7 @@ mod gather;
 mod wait;
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use preload::real;
 use std::sync::OnceLock;
 
@@ -91,6 +91,8 @@ pub(crate) struct Set {
     count: AtomicUsize,
     /// Threads of this process that sleep for the set, or are about to.
     asleep: AtomicUsize,
+    /// Whether the next call asks the kernel before the members, which filled the last result.
+    kernel_first: AtomicBool,
     members: Locked<Members>,
     spin: Spin,
 }
@@ -223,6 +225,7 @@ pub(crate) fn created(fd: c_int) {
             users: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             asleep: AtomicUsize::new(0),
+            kernel_first: AtomicBool::new(false),
             members: Locked::new(Members::new()),
             spin: Spin::new(),
         }));

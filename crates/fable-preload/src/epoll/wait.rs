@@ -84,11 +84,25 @@ impl Wait<'_> {
     /// Checks the members, and sleeps if there is nothing to report. Returns whether the wait is
     /// over.
     fn turn(&self, reports: &mut Reports, deadline: Deadline) -> Result<bool, c_int> {
+        if self.set.kernel_first.load(Ordering::Relaxed) {
+            self.set.kernel_first.store(false, Ordering::Relaxed);
+            // The next call without events gets an error.
+            let _ = self.ask_kernel(reports, Deadline::Now);
+        }
         self.set.gather(reports);
         if reports.count > 0 {
-            if self.is_kernel_due() && !reports.is_full() {
-                // A call with events cannot return an error; the next call without events gets it.
-                let _ = self.ask_kernel(reports, Deadline::Now);
+            if self.is_kernel_due() {
+                // A set with members that are always ready never sleeps. They must not hide the
+                // others.
+                if let Some(mut members) = self.set.members.take() {
+                    members.mark_changed();
+                }
+                if reports.is_full() {
+                    self.set.kernel_first.store(true, Ordering::Relaxed);
+                } else {
+                    // A call with events cannot return an error.
+                    let _ = self.ask_kernel(reports, Deadline::Now);
+                }
             }
             return Ok(true);
         }

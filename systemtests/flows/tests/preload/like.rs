@@ -47,6 +47,9 @@ const CHILDREN: &[&str] = &["exec", "fails", "kill"];
 /// The ways in which `waiters.c` waits for an epoll set.
 const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall", "old", "eperm", "eacces", "einval"];
 
+/// How `waiters.c` waits for a member beside one that is always ready.
+const BESIDE: &[&str] = &["level", "edge", "one-level", "one-edge"];
+
 macro_rules! cases {
     ($program:literal: $($function:ident = $case:literal $ways:expr;)*) => {$(
         #[test]
@@ -91,6 +94,10 @@ cases! { "waiters":
     threads_that_wait_for_one_set_share_what_comes = "shared" WAITS;
     a_thread_that_waits_takes_what_comes_while_another_works = "again" WAITS;
     a_child_gets_no_event_that_was_never_registered = "inherited" WAITS;
+    a_member_is_told_of_its_first_answer_beside_one_that_is_always_ready = "answered" BESIDE;
+    a_member_is_told_of_its_first_request_beside_one_that_is_always_ready = "asked" BESIDE;
+    a_peer_leaves_a_member_beside_one_that_is_always_ready = "left" BESIDE;
+    others_are_told_beside_a_member_that_is_always_ready = "others" BESIDE;
 }
 
 cases! { "borrowed":
