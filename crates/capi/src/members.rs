@@ -182,11 +182,12 @@ const UNSENT_BYTES: libc::Ioctl = 0x894B;
 
 /// Returns whether a descriptor is a TCP connection, which a server registers for each client. This
 /// takes one system call instead of three: only TCP sockets support the request, and only those
-/// that do not listen answer it.
+/// that do not listen answer it (MPTCP's answer with an error as the number).
 fn is_tcp_connection(fd: c_int) -> bool {
     let mut bytes: c_int = 0;
     // SAFETY: the kernel writes one int, for which `bytes` has room.
-    unsafe { libc::ioctl(fd, UNSENT_BYTES, &raw mut bytes) == 0 }
+    let answer = unsafe { libc::ioctl(fd, UNSENT_BYTES, &raw mut bytes) };
+    answer == 0 && bytes >= 0
 }
 
 /// Converts a descriptor to a source of a channel; asks the kernel which kind it is.

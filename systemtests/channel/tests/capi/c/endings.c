@@ -47,6 +47,32 @@ static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has
     close(fd);
 }
 
+/* A listener of Multipath TCP is one, which answers like a connection to some questions; Go makes
+ * such listeners. */
+static void a_listener_of_multipath_tcp_accepts(void)
+{
+    enum { MULTIPATH_TCP = 262 };
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t size = sizeof address;
+    mp_channel *channel = channel_new();
+    int fd = socket(AF_INET, SOCK_STREAM, MULTIPATH_TCP), client;
+
+    if (fd < 0) {
+        CHECK(errno == EPROTONOSUPPORT || errno == ENOPROTOOPT);
+        CHECK(mp_destroy(channel) == 0);
+        return;
+    }
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&address, size) == 0 && listen(fd, 8) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+    CHECK(mp_accept(mp_register(channel, fd, NULL, NULL), 1, MP_LWSOCKET) == 0);
+    client = connected(&address);
+    CHECK(expect(channel, MP_ACCEPT).error == 0);
+    close(client);
+    CHECK(mp_destroy(channel) == 0);
+    close(fd);
+}
+
 /* A connection ends without a handle, even if there is no room for one; and a server that opens its
  * listener again at the same address, as for a reload, finds it free. */
 static void connections_are_refused_and_listeners_reopened(void)
@@ -408,6 +434,7 @@ int main(void)
     lightweight_connections_leave_nothing(mp_unregister, 0);
     lightweight_connections_leave_nothing(mp_close, 1);
     lightweight_connections_leave_nothing(mp_abort, 1);
+    a_listener_of_multipath_tcp_accepts();
     connections_are_refused_and_listeners_reopened();
     what_is_not_registered_goes_with_the_channel();
     a_close_writes_what_is_queued_first();
