@@ -293,6 +293,10 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signals = signalfd(-1, &set, SFD_CLOEXEC);
+    if (signals < 0) {
+        perror("http_hello: wait for signals");
+        return EXIT_FAILURE;
+    }
     server.signals = mp_register(server.channel, signals, NULL, NULL);
     server.listener = mp_register(server.channel, listener, NULL, NULL);
     if (mp_read(server.signals, &signal, sizeof signal) < 0 || mp_accept(server.listener, 0, 1) < 0)
