@@ -14,10 +14,12 @@
 //! - `run`: runs a scenario once, and judges how its programs ended.
 //! - `sweep`: runs a scenario once for each fault.
 //! - `campaign`: divides the faults among workers, and sums up.
+//! - [`refusal`]: refuses one optional call of a program throughout, as sandboxes do.
 
 mod calls;
 mod campaign;
 mod notify;
+pub mod refusal;
 mod room;
 mod run;
 mod scenario;

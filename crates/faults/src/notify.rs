@@ -1,9 +1,9 @@
 //! Receives the system calls of a process and its children before the kernel executes them, and
 //! answers them: seccomp_unotify(2).
 //!
-//! A filter that the child installs before it executes its program sends each call of the table to
-//! the listener, whose descriptor the child passes through a socket. Only calls of the table are
-//! seen; all others cost nothing.
+//! A filter that the child installs before it executes its program sends calls with certain
+//! numbers to the listener, whose descriptor the child passes through a socket. Only these calls
+//! are seen; all others cost nothing.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -15,8 +15,6 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::ioctl::opcode::read_write;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-
-use crate::calls;
 
 /// The number of the child's end of the socket for the listener. Messages there are not notified,
 /// because nothing could answer before the listener has arrived.
@@ -61,24 +59,27 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
-/// Prepares a command whose process installs the filter. The listener arrives at the result when
-/// the process is about to execute its program.
-pub(crate) fn prepare(command: &mut Command) -> io::Result<OwnedFd> {
+/// Prepares a command whose process installs the filter for calls with these numbers. The listener
+/// arrives at the result when the process is about to execute its program.
+pub(crate) fn prepare(
+    command: &mut Command,
+    numbers: impl Iterator<Item = i64>,
+) -> io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::STREAM,
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?;
-    let filter = filter();
+    let filter = filter(numbers);
     let work = move || install(&filter, theirs.as_raw_fd());
     // SAFETY: the function makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(work) };
     Ok(ours)
 }
 
-/// Returns the filter's program: the calls of the table are notified, all others executed.
-fn filter() -> Vec<libc::sock_filter> {
+/// Returns the filter's program: calls with these numbers are notified, all others executed.
+fn filter(numbers: impl Iterator<Item = i64>) -> Vec<libc::sock_filter> {
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
     let result = |action| statement(libc::BPF_RET | libc::BPF_K, action);
     let skip_unless = |value, skipped| jump(value, 0, skipped);
@@ -92,7 +93,7 @@ fn filter() -> Vec<libc::sock_filter> {
         result(libc::SECCOMP_RET_ALLOW),
         load(NUMBER),
     ];
-    for number in calls::numbers() {
+    for number in numbers {
         program.push(skip_unless(number as u32, 1));
         program.push(result(libc::SECCOMP_RET_USER_NOTIF));
     }

@@ -100,7 +100,7 @@ impl Traced {
         plan: Option<Plan>,
         allowed: Option<i64>,
     ) -> io::Result<(Child, Traced)> {
-        let socket = notify::prepare(command)?;
+        let socket = notify::prepare(command, calls::numbers())?;
         let trace = Arc::new(Mutex::new(Trace { plan, allowed, ..Trace::default() }));
         let theirs = Arc::clone(&trace);
         let follow = move || {
