@@ -16,21 +16,26 @@ pub(crate) enum Container {
     Engine { user: u32 },
     /// A user namespace of bwrap with a root of its own, without `/proc` and `/sys`.
     Sandbox,
+    /// Namespaces of bwrap with the host's files, in which everything is permitted.
+    Open,
 }
 
 /// Seconds after which a job is ended; only one that hangs takes as long.
 const TIME_LIMIT_SECONDS: &str = "100";
 
-/// A client in Python: connects to a port as soon as something listens, sends, ends its direction,
-/// and prints what comes.
+/// Functions of the scripts. `up PORT [ADDRESS]` waits until something listens, and `holds WORDS`
+/// until a command succeeds, both in vain if the last process in the background ends.
+/// `exchange PORT TEXT` sends a text.
+const FUNCTIONS: &str = r#"
+holds() { until "$@"; do kill -0 $! || return; sleep 0.03; done 2>/dev/null; }
+up() { holds timeout 1 bash -c "exec 3<>/dev/tcp/${2:-127.0.0.1}/$1"; }
+exchange() { python3 -c "$EXCHANGE" "$@"; }
+"#;
+
+/// A client in Python: connects to a port, sends, ends its direction, and prints what comes.
 const EXCHANGE: &str = r"
-import socket, sys, time
-for _ in range(300):
-    try:
-        peer = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 20)
-        break
-    except ConnectionRefusedError:
-        time.sleep(0.1)
+import socket, sys
+peer = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 20)
 peer.sendall(sys.argv[2].encode().decode('unicode_escape').encode())
 peer.shutdown(socket.SHUT_WR)
 while (found := peer.recv(1000)):
@@ -74,10 +79,11 @@ const ETC: [&str; 3] = ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl"];
 impl Container {
     /// Runs a shell script to its end; returns all its output, and its exit status if that is not
     /// 0.
-    /// `$B` is the directory of our programs, `$A` that of nginx's module and memcached.
-    pub(crate) fn run(self, script: &str) -> String {
+    /// `$B` is the directory of our programs, `$A` that of nginx's module and memcached; `more` are
+    /// further variables.
+    pub(crate) fn run(self, script: &str, more: &[(&str, String)]) -> String {
         let bundle = tempfile::tempdir().expect("a temporary directory");
-        let variables = [
+        let mut variables = vec![
             ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_string()),
             ("HOME", "/tmp".to_string()),
             ("EXCHANGE", EXCHANGE.to_string()),
@@ -87,13 +93,14 @@ impl Container {
             ("B", profile_directory().display().to_string()),
             ("A", target_dir().join("apps").display().to_string()),
         ];
-        let words = ["timeout", "--kill-after=5", TIME_LIMIT_SECONDS, "sh", "-c"];
-        let exchange = r#"exchange() { python3 -c "$EXCHANGE" "$@"; }"#;
-        let script = format!("exec 2>&1; cd /tmp; {exchange}; {script}");
+        variables.extend(more.iter().cloned());
+        let words = ["timeout", "--kill-after=5", TIME_LIMIT_SECONDS, "bash", "-c"];
+        let script = format!("exec 2>&1; cd /tmp; {FUNCTIONS} {script}");
         let words: Vec<&str> = words.into_iter().chain([script.as_str()]).collect();
         let mut command = match self {
             Container::Engine { user } => engine(bundle.path(), user, &variables, &words),
             Container::Sandbox => sandbox(&variables, &words),
+            Container::Open => open(&variables, &words),
         };
         let output = command.stdin(Stdio::null()).output();
         let output =
@@ -212,9 +219,29 @@ fn sandbox(variables: &[(&str, String)], words: &[&str]) -> Command {
     for path in ETC.into_iter().chain(["/usr", &target]) {
         command.args(["--ro-bind", path, path]);
     }
+    give(&mut command, variables, words);
+    command
+}
+
+/// The command that runs words in namespaces with files of their own in usual places.
+fn open(variables: &[(&str, String)], words: &[&str]) -> Command {
+    let mut command = Command::new("bwrap");
+    command.args(["--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]);
+    command.args(["--cap-add", "ALL", "--clearenv", "--dev-bind", "/", "/", "--proc", "/proc"]);
+    for path in ["/tmp", "/run", "/dev/shm"] {
+        command.args(["--tmpfs", path]);
+    }
+    // It may be below one of these.
+    let target = target_dir().display().to_string();
+    command.args(["--bind", &target, &target]);
+    give(&mut command, variables, words);
+    command
+}
+
+/// Adds the variables and the words to a command of bwrap.
+fn give(command: &mut Command, variables: &[(&str, String)], words: &[&str]) {
     for (name, value) in variables {
         command.args(["--setenv", name, value]);
     }
     command.args(words);
-    command
 }

@@ -1,9 +1,11 @@
 //! Tests each program's main job in containers as the usual engines make them: without io_uring,
 //! with a read-only root, as root with few capabilities and as a user without an entry in
-//! `/etc/passwd`; and in a bare sandbox without `/proc` and `/sys`.
+//! `/etc/passwd`; and in a bare sandbox without `/proc` and `/sys`. `refusals.rs` runs the jobs
+//! with one system call refused.
 
 mod engine;
 mod jobs;
+mod refusals;
 
 use engine::Container;
 use jobs::JOBS;
@@ -13,7 +15,7 @@ use jobs::JOBS;
 fn assert_jobs(container: &Container) {
     let mut wrong = Vec::new();
     for job in JOBS {
-        let output = container.run(job.script);
+        let output = container.run(job.script, &[]);
         let in_sandbox = job.in_sandbox.filter(|_| matches!(container, Container::Sandbox));
         let wanted = in_sandbox.unwrap_or(job.wanted);
         let missing: Vec<&str> =
