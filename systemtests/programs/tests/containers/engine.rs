@@ -25,10 +25,12 @@ const TIME_LIMIT_SECONDS: &str = "100";
 
 /// Functions of the scripts. `up PORT [ADDRESS]` waits until something listens, and `holds WORDS`
 /// until a command succeeds, both in vain if the last process in the background ends.
-/// `exchange PORT TEXT` sends a text.
+/// `exchange PORT TEXT` sends a text. `gone`, after a client that failed, lets the last process end
+/// by itself before it is killed: it says why.
 const FUNCTIONS: &str = r#"
 holds() { until "$@"; do kill -0 $! || return; sleep 0.03; done 2>/dev/null; }
 up() { holds timeout 1 bash -c "exec 3<>/dev/tcp/${2:-127.0.0.1}/$1"; }
+gone() { timeout 5 tail -s 0.1 --pid=$! -f /dev/null; }
 exchange() { python3 -c "$EXCHANGE" "$@"; }
 "#;
 
