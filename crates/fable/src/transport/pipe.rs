@@ -98,6 +98,8 @@ fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
 /// all of these; `None` if `errno` shows no such thing.
 fn known_flags(flags: libc::c_int, errno: Option<libc::c_int>) -> Option<libc::c_int> {
     match errno {
+        // A sandbox refuses the calls with flags: without any, others are made.
+        Some(libc::EPERM | libc::EACCES) if flags != 0 => Some(0),
         Some(libc::EOPNOTSUPP | libc::EINVAL) if flags & RWF_NOSIGNAL != 0 => {
             Some(flags & !RWF_NOSIGNAL)
         }
@@ -148,9 +150,14 @@ fn write_with(
 
 fn write_once(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>], flags: i32) -> io::Result<usize> {
     let count = libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX);
+    let (pipe, pieces) = (pipe.as_raw_fd(), pieces.as_ptr().cast());
     // SAFETY: `IoSlice` is guaranteed to have the layout of the kernel's `iovec`.
-    let written =
-        unsafe { libc::pwritev2(pipe.as_raw_fd(), pieces.as_ptr().cast(), count, -1, flags) };
+    let written = unsafe {
+        match flags {
+            0 => libc::writev(pipe, pieces, count),
+            _ => libc::pwritev2(pipe, pieces, count, -1, flags),
+        }
+    };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
@@ -171,7 +178,12 @@ fn read_with(
         let flags = known.load(Ordering::Relaxed);
         prepare(pipe, flags)?;
         // SAFETY: one piece, which is borrowed exclusively during the call.
-        let received = unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, flags) };
+        let received = unsafe {
+            match flags {
+                0 => libc::readv(pipe.as_raw_fd(), &raw const piece, 1),
+                _ => libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, flags),
+            }
+        };
         match usize::try_from(received) {
             Ok(0) => return Ok(Received::End),
             Ok(bytes) => return Ok(Received::Bytes(bytes)),
@@ -255,6 +267,8 @@ mod tests {
         assert_eq!(known_flags(both, unknown), Some(libc::RWF_NOWAIT));
         assert_eq!(known_flags(libc::RWF_NOWAIT, unknown), Some(0));
         assert_eq!(known_flags(0, unknown), None);
+        let refused = Some(libc::EPERM);
+        assert_eq!((known_flags(both, refused), known_flags(0, refused)), (Some(0), None));
         assert_eq!(known_flags(both, Some(libc::EIO)), None);
     }
 }

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use preload::launch::{self, Library};
 pub use preload::launch::{LibraryError, Obstacle, obstacle};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use sys::output::STDERR;
 
 const LIBRARY: Library =
@@ -111,9 +112,23 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
             let effect = "it runs over TCP, without shared memory";
             STDERR.line(format_args!("fable: {program} {obstacle}; {effect}"));
         }
-        None => prepare(options, &mut command)?,
+        None => {
+            prepare(options, &mut command)?;
+            if let Err(error) = make_memory() {
+                STDERR.line(format_args!(
+                    "fable: connections that {program} opens stay in TCP, because memfd_create(2) \
+                     or its seals are refused: {error}; permit them in the sandbox"
+                ));
+            }
+        }
     }
     Err(RunError::Execute { program, source: command.exec() })
+}
+
+/// Makes shared memory as the library does in the program, which has the same system calls.
+fn make_memory() -> std::io::Result<()> {
+    let file = memfd_create("fable", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    Ok(fcntl_add_seals(file, SealFlags::SEAL)?)
 }
 
 /// Sets the environment for the loader and the library.

@@ -79,12 +79,13 @@ pub(crate) fn run_to_end(
     let output = [Stdio::from(writing), Stdio::from(errors)];
     let mut command = External::start_words(words, cpus, output)?;
     // Read on a thread of its own, so that a program that prints a lot does not block.
-    let reader = thread::spawn(move || {
+    let reader = thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         let _ = reading.by_ref().take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut reading, &mut std::io::sink());
         String::from_utf8_lossy(&bytes).into_owned()
     });
+    let reader = reader.context("start a thread", "raise `ulimit -u`")?;
     let ended = command.wait(limit, signals)?.copied();
     // Kills a command that still runs, so that the reader ends.
     drop(command);

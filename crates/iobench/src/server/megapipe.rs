@@ -117,7 +117,12 @@ impl Server for MegapipeServer {
 pub(crate) fn describe_driver() -> Result<String> {
     // A ring whose destruction the kernel completes later interrupts calls of its thread.
     let probe = || Channel::<()>::new().map(|channel| channel.driver().clone());
-    let report = std::thread::scope(|scope| scope.spawn(probe).join());
+    let report = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, probe);
+        thread.map(std::thread::ScopedJoinHandle::join)
+    });
+    let report = report
+        .context("start a thread", "raise `ulimit -u`, or permit clone3(2) in the sandbox")?;
     let report = report.map_err(|_| Error::setup("a channel's creation panicked", BUG))?;
     let DriverReport { kind, reason, .. } = file(report, "create a channel")?;
     Ok(format!("{kind}, because {reason}"))

@@ -95,8 +95,6 @@ const KNOWN: &[Subject] = &[
         "getrandom",
         "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
     ),
-    ("iobench compare", "clone3", "the start of a thread that names the driver panics"),
-    ("iobench serve", "clone3", "the start of a thread that names the driver panics"),
     (
         "iobench serve, epoll driver",
         "accept4",
@@ -104,8 +102,6 @@ const KNOWN: &[Subject] = &[
     ),
     ("fable run, server", "clone3", "python3 says so in its own words"),
     ("fable run, server", "socket(AF_NETLINK)", "connections stay plain, without a message"),
-    ("fable run, client", "memfd_create", "connections stay plain, without a message"),
-    ("fable run, client", "fcntl(F_ADD_SEALS)", "connections stay plain, without a message"),
     ("nginx with the module", "eventfd2", "nginx ends without a message"),
     ("memcached on the channel", "clone3", "memcached aborts after its message"),
     ("memcached on the channel", "prlimit64(SET)", "memcached's own message has no errno"),
