@@ -350,7 +350,14 @@ impl<P: Port> Driver for MtcpDriver<P> {
 
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
         let Some(number) = own(object) else { return self.kernel.detach(object, pending) };
-        let (kernel, pending) = self.release(number, pending, true)?;
+        let entry = self.entries.get_mut(number);
+        let listens = entry.is_some_and(|entry| matches!(entry.phase, Phase::Listening(_)));
+        let kernel = self.release(number, pending, true);
+        if listens {
+            // The stack accepts until it is told. The next flush has the error.
+            let _ = self.turn();
+        }
+        let (kernel, pending) = kernel?;
         self.kernel.detach(kernel, pending)
     }
 
