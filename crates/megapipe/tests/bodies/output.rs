@@ -102,7 +102,9 @@ pub(crate) fn a_receive_pauses_while_output_waits(driver: DriverChoice) {
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
 }
 
-pub(crate) fn a_receive_resumes_when_the_output_is_cancelled(driver: DriverChoice) {
+/// Returns a channel whose receive pauses because its peer does not read two long writes, although
+/// the peer has sent "received later"; with the peer and the handle.
+fn paused(driver: DriverChoice) -> (Rig, UnixStream, Handle) {
     let mut rig = Rig::with(driver, config());
     let (mut ours, theirs) = unix_pair();
     let handle = rig.join(theirs);
@@ -114,6 +116,11 @@ pub(crate) fn a_receive_resumes_when_the_output_is_cancelled(driver: DriverChoic
     assert_eq!(rig.counters().paused, 1);
     ours.write_all(b"received later").unwrap();
     assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+    (rig, ours, handle)
+}
+
+pub(crate) fn a_receive_resumes_when_the_output_is_cancelled(driver: DriverChoice) {
+    let (mut rig, _ours, handle) = paused(driver);
     rig.cancel_direction(handle, Direction::Outbound).unwrap();
     let mut events: Vec<Event> = (0..3).map(|_| rig.next().event).collect();
     events
@@ -123,17 +130,7 @@ pub(crate) fn a_receive_resumes_when_the_output_is_cancelled(driver: DriverChoic
 
 pub(crate) fn a_paused_receive_ends_with_its_handle(driver: DriverChoice) {
     for how in 0..3 {
-        let mut rig = Rig::with(driver, config());
-        let (mut ours, theirs) = unix_pair();
-        let handle = rig.join(theirs);
-        rig.receive(handle, Repeat::UntilCancelled).unwrap();
-        for _ in 0..2 {
-            rig.write(handle, vec![0; STUCK_BYTES]).unwrap();
-        }
-        assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
-        assert_eq!(rig.counters().paused, 1);
-        ours.write_all(b"not received").unwrap();
-        assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+        let (mut rig, _ours, handle) = paused(driver);
         match how {
             0 => {
                 rig.cancel(handle).unwrap();

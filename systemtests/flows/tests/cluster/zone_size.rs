@@ -39,17 +39,17 @@ impl Size {
     }
 
     /// Everything that waits gives up after this.
-    fn patience(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         Duration::from_secs(120) + Duration::from_millis(200) * self.hosts.try_into().expect("few")
     }
 
     /// Lets the hosts run until etcd has the records of all of them and no others, and all know it.
     fn settle(&self, simulation: &mut Simulation, network: &Network, what: &str) {
-        let patience = self.patience();
+        let time_limit = self.time_limit();
         let hosts = simulation.hosts();
         // A host and its name each; and the record of the store.
         let keys = (2 * hosts + self.zones) as f64;
-        run_until(simulation, patience, what, |all| {
+        run_until(simulation, time_limit, what, |all| {
             let counters = Counters::read();
             let found = counters.map(|found| found.other("etcd_debugging_mvcc_keys_total"));
             all.joined() == hosts && found == Some(keys)
@@ -57,7 +57,7 @@ impl Size {
         let revision = Etcd::revision(network);
         // Changes of other zones are no news.
         if self.zones == 1 {
-            run_until(simulation, patience, what, |all| all.informed(revision) == hosts);
+            run_until(simulation, time_limit, what, |all| all.informed(revision) == hosts);
         }
     }
 
@@ -89,7 +89,7 @@ impl Phase {
 /// Lets the hosts run until the condition holds.
 fn run_until(
     simulation: &mut Simulation,
-    patience: Duration,
+    time_limit: Duration,
     what: &str,
     mut holds: impl FnMut(&Simulation) -> bool,
 ) {
@@ -100,7 +100,7 @@ fn run_until(
             return;
         }
         let (joined, hosts) = (simulation.joined(), simulation.hosts());
-        assert!(begin.elapsed() < patience, "{what}: {joined} of {hosts} hosts have joined");
+        assert!(begin.elapsed() < time_limit, "{what}: {joined} of {hosts} hosts have joined");
     }
 }
 
@@ -173,7 +173,7 @@ fn many_hosts_ask_little_of_etcd() {
     phase.end("the tenth returns", &sampler);
 
     etcd.kill();
-    run_until(&mut simulation, size.patience(), "all miss etcd", |all| all.joined() == 0);
+    run_until(&mut simulation, size.time_limit(), "all miss etcd", |all| all.joined() == 0);
     let phase = Phase { begin: Instant::now(), before: None };
     etcd.start_again(&network);
     size.settle(&mut simulation, &network, "the return of etcd");
