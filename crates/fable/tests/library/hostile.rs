@@ -17,12 +17,6 @@ fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
     transport::create(kind, PathOptions { ring_bytes: 16 << 10 }).unwrap()
 }
 
-/// Ends a test that hangs, by a signal that kills the process.
-fn guard() {
-    // SAFETY: plain system call.
-    unsafe { libc::alarm(180) };
-}
-
 fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..count).map(|_| random.next() as u8).collect()
@@ -30,7 +24,6 @@ fn bytes(seed: u64, count: usize) -> Vec<u8> {
 
 #[test]
 fn a_hostile_peer_harms_nobody_but_itself() {
-    guard();
     let base = u64::from(std::process::id()) << 32;
     eprintln!("seeds from {base}");
     for kind in created_kinds() {
@@ -48,7 +41,6 @@ fn a_hostile_peer_harms_nobody_but_itself() {
 /// Another thread attacks continuously, not only between the calls.
 #[test]
 fn a_hostile_peer_that_races_harms_nobody_but_itself() {
-    guard();
     let base = u64::from(std::process::id()) << 32 | 1 << 31;
     eprintln!("seeds from {base}");
     for kind in created_kinds() {
@@ -101,7 +93,6 @@ fn race(kind: Kind, seed: u64) {
 /// Offers whose descriptors are missing, too many, in the wrong order, or of the wrong type.
 #[test]
 fn offers_of_the_wrong_descriptors_are_refused() {
-    guard();
     for kind in created_kinds() {
         let count = create(kind).1.descriptors.len();
         let wrong = |descriptors: Vec<OwnedFd>| {
@@ -131,7 +122,6 @@ fn offers_of_the_wrong_descriptors_are_refused() {
 /// A ring that consists only of slots returned unused would have no end.
 #[test]
 fn a_ring_of_unused_places_is_found_out() {
-    guard();
     for kind in created_kinds().filter(|kind| kind.base_name().starts_with("mempipe")) {
         let (mut end, offer) = create(kind);
         Weapons::new(offer).fill_memory(0xff << 56 | 1 << 32);
@@ -155,7 +145,6 @@ fn private_bytes() -> usize {
 /// A writer that sends more than its reader accepts is refused by each transport.
 #[test]
 fn a_message_above_the_limit_of_its_reader_is_refused() {
-    guard();
     const LIMIT: usize = 10_000;
     for kind in kinds_for_long_messages() {
         let (mut writer, offer) = transport::create(kind, PathOptions::default()).unwrap();
@@ -180,7 +169,6 @@ fn a_message_above_the_limit_of_its_reader_is_refused() {
 /// The safe form copies messages, so a writer chose how much memory the reader used.
 #[test]
 fn a_writer_of_huge_messages_does_not_make_its_reader_grow() {
-    guard();
     const BYTES: usize = 60 << 20;
     let kinds = kinds_for_long_messages().filter(|kind| kind.form() == Some(Form::Safe));
     for kind in kinds {
@@ -207,7 +195,6 @@ fn a_writer_of_huge_messages_does_not_make_its_reader_grow() {
 /// An end says how large its peer's rings may be, before it maps them.
 #[test]
 fn rings_above_the_limit_are_refused() {
-    guard();
     let limits = PathOptions { ring_bytes: 2 << 20 };
     let kinds = kinds_for_long_messages().filter(|kind| kind.shares_memory());
     for kind in kinds {

@@ -11,7 +11,7 @@ use fable::{Kind, TransportError};
 fn with_offer(offer: Offer, work: fn(Box<dyn Transport>)) -> Child {
     fork(move || {
         // SAFETY: ends the child in any case, even if the parent is dead.
-        unsafe { libc::alarm(60) };
+        unsafe { libc::alarm(600) };
         close_all_but(&offer);
         work(transport::open(offer).unwrap());
     })

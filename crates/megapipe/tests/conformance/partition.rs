@@ -241,8 +241,9 @@ pub(crate) fn clients_of_one_cpu_come_to_all_channels(driver: DriverChoice) {
     let mut counts = [0; 2];
     let mut clients = Vec::new();
     // How many clients that takes depends on the time: steering by CPU is tried again each second.
+    // Without `rebalance` the second channel gets none.
     let until = Instant::now() + TIME_LIMIT;
-    while counts[1] < 40 {
+    while counts[1] < 2 {
         assert!(Instant::now() < until, "{counts:?}: the second channel gets too few");
         clients.extend(connect_on(cpu, address, 1));
         counts[accept_in_either(&mut rigs)] += 1;

@@ -3,10 +3,10 @@ use std::sync::atomic::AtomicU32;
 use super::owner::{Status, ticks_now};
 use super::*;
 
-/// Ends what hangs, by a signal that kills.
+/// Ends what hangs, by a signal that kills the process, so not before all its tests can be over.
 fn guard() {
     // SAFETY: a plain system call.
-    unsafe { libc::alarm(60) };
+    unsafe { libc::alarm(600) };
 }
 
 /// Words that a child of fork(2) shares with its parent.
