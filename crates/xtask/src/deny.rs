@@ -1,14 +1,18 @@
 //! Checks the licences, versions and sources of all dependencies with cargo-deny, by the rules in
 //! `deny.toml`.
 //!
+//! Also checks that both levels of tests give each dependency the same features.
+//!
 //! Advisories are checked if their database can be fetched; otherwise a line of the output says
 //! that they are left out, and why. What an advisory reports then fails the step.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::cargo::{self, Cargo};
+use crate::cargo::{self, Cargo, host_triple};
 use crate::command::quietly;
+use crate::programs::{ALL, FIRST};
 
 /// The newest version of cargo-deny that the oldest supported Rust compiles.
 const VERSION: &str = "0.20.2";
@@ -35,7 +39,35 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
             .to_string());
     }
     println!("deny: licences, versions and sources follow deny.toml");
+    let more = &dependencies(root, FIRST)? - &dependencies(root, ALL)?;
+    if !more.is_empty() {
+        let more = more.into_iter().collect::<Vec<_>>().join("\n");
+        return Err(format!(
+            "the second level asks for other features of these dependencies, so it compiles them \
+             and all above them again; name its features in crates/one-build/Cargo.toml:\n{more}"
+        ));
+    }
     advisories(&check(root, &["advisories"])?).map(|line| println!("deny: {line}"))
+}
+
+/// Returns the packages that a build compiles, each with its features: `NAME vVERSION [FEATURES]`.
+fn dependencies(root: &Path, build: &str) -> Result<BTreeSet<String>, String> {
+    let selects = |word: &&str| {
+        !["build", "--lib", "--bins", "--tests", "--all-targets"].contains(word)
+    };
+    let words: Vec<&str> = build.split(' ').filter(selects).collect();
+    let tree = Cargo::new("tree --edges normal,build,dev --no-dedupe --prefix none --format")
+        .and("{p} [{f}]")
+        .and("--target")
+        .and(&host_triple()?);
+    let mut command = tree.command();
+    let output = command.args(words).current_dir(root).output();
+    let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("`{tree}` failed:\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter(|line| !line.is_empty()).map(String::from).collect())
 }
 
 fn check(root: &Path, kinds: &[&str]) -> Result<Output, String> {

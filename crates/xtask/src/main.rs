@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn each_command_is_a_step() {
-        let steps = steps::first().into_iter().chain(steps::second());
+        let steps = steps::first().into_iter().chain(steps::second()).flatten();
         let lines: Vec<String> = steps.map(|step| step.work.to_string()).collect();
         for Command { name, .. } in COMMANDS {
             let word = format!("cargo xtask {name}");

@@ -15,16 +15,17 @@ use crate::programs::{self, Job};
 use crate::tally::Tally;
 use crate::timings::{self, Timing};
 
-/// Steps that run at the same time, if they may.
+/// Steps of a group that run at the same time.
 const LANES: usize = 2;
+
+/// What the lanes after the first add to their nice value, so that a step that waits more than it
+/// computes, such as system tests, is not slowed by builds beside it (sched(7)).
+const NICE: i32 = 10;
 
 /// One step of a run.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) work: Work,
-    /// Whether it may run at the same time as its neighbours: it measures no time, and changes
-    /// nothing that they use.
-    pub(crate) beside: bool,
 }
 
 /// The work of a step.
@@ -72,26 +73,29 @@ impl<'a> Run<'a> {
         Run { root, options, total: Mutex::default(), skipped: Mutex::default() }
     }
 
-    /// Runs all steps, even if one fails; returns whether none has failed so far.
-    pub(crate) fn all(&self, steps: Vec<Step>) -> Result<bool, String> {
-        let mut queue = VecDeque::from(steps);
-        while let Some(step) = queue.pop_front() {
-            if !step.beside {
-                self.one(&step)?;
-                continue;
-            }
-            let count = queue.iter().take_while(|step| step.beside).count();
-            let together = Mutex::new([step].into_iter().chain(queue.drain(..count)).collect());
+    /// Runs the groups one after the other, all of them even if a step fails; returns whether none
+    /// has failed so far. The steps of a group share the lanes: they measure no time, and change
+    /// nothing that the others use.
+    pub(crate) fn all(&self, groups: Vec<Vec<Step>>) -> Result<bool, String> {
+        for group in groups {
+            let lanes = LANES.min(group.len());
+            let steps = Mutex::new(VecDeque::from(group));
             thread::scope(|scope| {
-                let lane = || self.lane(&together);
-                let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+                let steps = &steps;
+                let lanes: Vec<_> =
+                    (0..lanes).map(|lane| scope.spawn(move || self.lane(lane, steps))).collect();
                 lanes.into_iter().try_for_each(|lane| lane.join().map_err(|_| panicked())?)
             })?;
         }
         Ok(lock(&self.total)?.failures.is_empty())
     }
 
-    fn lane(&self, steps: &Mutex<VecDeque<Step>>) -> Result<(), String> {
+    fn lane(&self, lane: usize, steps: &Mutex<VecDeque<Step>>) -> Result<(), String> {
+        if lane > 0 {
+            // SAFETY: nice(2) takes no pointers. On Linux it is of the calling thread, from which
+            // processes inherit it. A failure only costs time.
+            unsafe { libc::nice(NICE) };
+        }
         loop {
             let Some(step) = lock(steps)?.pop_front() else { return Ok(()) };
             self.one(&step)?;
@@ -216,10 +220,10 @@ mod tests {
     fn a_failed_step_does_not_hide_the_next_one_and_is_counted() {
         let root = tempfile::tempdir().unwrap();
         let fail = || Work::Commands(vec![Cargo::new("no-such-command")]);
-        let step = |name, beside| Step { name, work: fail(), beside };
+        let step = |name| Step { name, work: fail() };
         let run = Run::new(root.path(), Options::default());
-        let steps = vec![step("one", false), step("two", true), step("three", true)];
-        assert_eq!(run.all(steps), Ok(false));
+        let groups = vec![vec![step("one")], vec![step("two"), step("three")]];
+        assert_eq!(run.all(groups), Ok(false));
         assert_eq!(run.finish(), Ok(Tally { passed: 0, failed: 3, skipped: 0 }));
     }
 

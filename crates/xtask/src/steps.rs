@@ -25,16 +25,16 @@ const ROWS: &[Row] = &[
 const MPI: &str = "iobench/mpi,systemtests-bench/mpi";
 const MPI_ROWS: &[Row] = &[Row { program: "systemtests-bench/mpi", variables: &[], filter: &[] }];
 
-/// The first level: what every change must pass; it needs no privilege and no packages.
-pub(crate) fn first() -> Vec<Step> {
+/// The first level: what every change must pass; it needs no privilege and no packages. The steps of
+/// a group run at the same time.
+pub(crate) fn first() -> Vec<Vec<Step>> {
     let build = Cargo::new(programs::FIRST);
     let tests = Work::Tests { build, packages: |package| !programs::is_second(package), rows: &[] };
-    vec![step("format", &["fmt --all --check"]), Step { name: "tests", work: tests, beside: false }]
+    vec![vec![step("format", &["fmt --all --check"])], vec![Step { name: "tests", work: tests }]]
 }
 
-/// The second level: what needs root, packages, other programs, or other builds. Steps that may run
-/// beside each other come last.
-pub(crate) fn second() -> Vec<Step> {
+/// The second level: what needs root, packages, other programs, or other builds.
+pub(crate) fn second() -> Vec<Vec<Step>> {
     let system =
         Work::Tests { build: Cargo::new(programs::ALL), packages: programs::is_second, rows: ROWS };
     let with_mpi = format!("{},{MPI}", programs::ALL);
@@ -42,31 +42,32 @@ pub(crate) fn second() -> Vec<Step> {
     let documentation = programs::ALL.replacen("build", "test", 1);
     let documentation = documentation.replace("--all-targets", "--doc");
     let mpi = Work::Tests { build: Cargo::new(&with_mpi), packages: |_| false, rows: MPI_ROWS };
-    let mut steps = vec![
-        step("setup", &["xtask setup --yes"]),
-        step("apps", &["xtask source nginx", "xtask apps", "xtask nginx --build"]),
-        Step { name: "system tests", work: system, beside: false },
-        Step { name: "mpi", work: mpi, beside: false },
-        step("kernels", &["xtask kernels --quick"]),
-    ];
-    let beside = [
-        step("lint", &[&lint]),
-        step("documentation tests", &[&documentation]),
-        step("fuzz", &["xtask fuzz 2"]),
-        step("memcached", &["xtask memcached --test", "xtask memcached --sanitize"]),
-        step("sanitize", &["xtask sanitize --short"]),
-        step("loom", &["xtask loom"]),
-        step("suites", &["xtask suites"]),
-        step("features", &["xtask features --short"]),
-        step("doc", &["xtask doc"]),
-        step("deny", &["xtask deny"]),
-        step("msrv", &["xtask msrv"]),
-    ];
-    steps.extend(beside.map(|step| Step { beside: true, ..step }));
-    steps
+    vec![
+        vec![step("setup", &["xtask setup --yes"])],
+        vec![step("apps", &["xtask source nginx", "xtask apps", "xtask nginx --build"])],
+        // The programs that system tests start are in target/debug, which the others do not change.
+        vec![
+            Step { name: "system tests", work: system },
+            step("fuzz", &["xtask fuzz 2"]),
+            step("loom", &["xtask loom"]),
+            step("msrv", &["xtask msrv"]),
+            step("deny", &["xtask deny"]),
+            step("doc", &["xtask doc"]),
+            step("suites", &["xtask suites"]),
+        ],
+        vec![Step { name: "mpi", work: mpi }],
+        vec![step("kernels", &["xtask kernels --quick"])],
+        vec![
+            step("sanitize", &["xtask sanitize --short"]),
+            step("memcached", &["xtask memcached --test", "xtask memcached --sanitize"]),
+            step("lint", &[&lint]),
+            step("documentation tests", &[&documentation]),
+            step("features", &["xtask features --short"]),
+        ],
+    ]
 }
 
 fn step(name: &'static str, commands: &[&str]) -> Step {
     let commands = commands.iter().map(|words| Cargo::new(words)).collect();
-    Step { name, work: Work::Commands(commands), beside: false }
+    Step { name, work: Work::Commands(commands) }
 }

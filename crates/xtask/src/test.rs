@@ -62,7 +62,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
     }
     let Tally { failed, skipped, .. } = run.finish()?;
     if !words.all && words.step.is_none() {
-        let names: Vec<&str> = steps::second().iter().map(|step| step.name).collect();
+        let names: Vec<&str> = steps::second().iter().flatten().map(|step| step.name).collect();
         println!("`cargo xtask test --all` adds: {}", names.join(", "));
     }
     if words.all && skipped > 0 {
@@ -73,12 +73,11 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
 }
 
 /// Returns the steps of both levels, or the chosen step.
-fn chosen(name: Option<&str>) -> Result<(Vec<Step>, Vec<Step>), String> {
+fn chosen(name: Option<&str>) -> Result<(Vec<Vec<Step>>, Vec<Vec<Step>>), String> {
     let (mut first, mut second) = (steps::first(), steps::second());
     if let Some(name) = name {
-        first.retain(|step| step.name == name);
-        second.retain(|step| step.name == name);
-        if first.len() + second.len() != 1 {
+        first.iter_mut().chain(&mut second).for_each(|group| group.retain(|step| step.name == name));
+        if first.iter().chain(&second).flatten().count() != 1 {
             return Err(format!("there is no step `{name}`; see `cargo xtask test --list`"));
         }
     }
@@ -87,7 +86,7 @@ fn chosen(name: Option<&str>) -> Result<(Vec<Step>, Vec<Step>), String> {
 
 fn print_steps() {
     for (level, steps) in [("test", steps::first()), ("test --all", steps::second())] {
-        for step in steps {
+        for step in steps.into_iter().flatten() {
             println!("{level:<12} {:<20} {}", step.name, step.work);
         }
     }
@@ -163,6 +162,6 @@ mod tests {
             assert!(Words::parse(words).err().unwrap().ends_with("--help"));
         }
         assert!(chosen(Some("test")).err().unwrap().contains("--list"));
-        assert_eq!(chosen(Some("tests")).unwrap().0.len(), 1);
+        assert_eq!(chosen(Some("tests")).unwrap().0.iter().flatten().count(), 1);
     }
 }
