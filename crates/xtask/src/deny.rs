@@ -52,9 +52,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
 
 /// Returns the packages that a build compiles, each with its features: `NAME vVERSION [FEATURES]`.
 fn dependencies(root: &Path, build: &str) -> Result<BTreeSet<String>, String> {
-    let selects = |word: &&str| {
-        !["build", "--lib", "--bins", "--tests", "--all-targets"].contains(word)
-    };
+    let selects =
+        |word: &&str| !["build", "--lib", "--bins", "--tests", "--all-targets"].contains(word);
     let words: Vec<&str> = build.split(' ').filter(selects).collect();
     let tree = Cargo::new("tree --edges normal,build,dev --no-dedupe --prefix none --format")
         .and("{p} [{f}]")

@@ -25,8 +25,8 @@ const ROWS: &[Row] = &[
 const MPI: &str = "iobench/mpi,systemtests-bench/mpi";
 const MPI_ROWS: &[Row] = &[Row { program: "systemtests-bench/mpi", variables: &[], filter: &[] }];
 
-/// The first level: what every change must pass; it needs no privilege and no packages. The steps of
-/// a group run at the same time.
+/// The first level: what every change must pass; it needs no privilege and no packages. The steps
+/// of a group run at the same time.
 pub(crate) fn first() -> Vec<Vec<Step>> {
     let build = Cargo::new(programs::FIRST);
     let tests = Work::Tests { build, packages: |package| !programs::is_second(package), rows: &[] };

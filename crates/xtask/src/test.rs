@@ -76,7 +76,10 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
 fn chosen(name: Option<&str>) -> Result<(Vec<Vec<Step>>, Vec<Vec<Step>>), String> {
     let (mut first, mut second) = (steps::first(), steps::second());
     if let Some(name) = name {
-        first.iter_mut().chain(&mut second).for_each(|group| group.retain(|step| step.name == name));
+        first
+            .iter_mut()
+            .chain(&mut second)
+            .for_each(|group| group.retain(|step| step.name == name));
         if first.iter().chain(&second).flatten().count() != 1 {
             return Err(format!("there is no step `{name}`; see `cargo xtask test --list`"));
         }
