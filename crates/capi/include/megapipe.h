@@ -209,8 +209,8 @@ typedef struct mp_options {
     /* Maximum number of outstanding requests; default 2097152. */
     uint32_t max_requests;
     /*
-     * Maximum number of lightweight sockets with io_uring; default 131072, reduced to
-     * RLIMIT_NOFILE. With epoll each uses a descriptor.
+     * Maximum number of lightweight sockets with io_uring, connected ones included; default
+     * 131072, reduced to RLIMIT_NOFILE. With epoll each uses a descriptor.
      */
     uint32_t max_lwsockets;
     /*
@@ -268,8 +268,15 @@ typedef struct mp_options {
      * at its event. Default 0.
      */
     uint32_t events_after_close;
+    /*
+     * Maximum number of accepted connections that are open: those that are registered, until they
+     * are closed, and lightweight sockets that wait to be registered. At the limit the channel
+     * stops accepting on all of its listeners, without an event: clients wait in the kernel's
+     * accept queues, and are accepted when others are closed. Default 0: no limit.
+     */
+    uint32_t max_connections;
     /* Must be zero. */
-    uint32_t reserved[2];
+    uint32_t reserved;
 } mp_options;
 
 /*

@@ -259,7 +259,10 @@ impl mp_event {
             return state.keep_lwsocket(self.fd, accepted.socket);
         }
         match accepted.socket.into_descriptor() {
-            Ok(descriptor) => self.fd = descriptor.into_raw_fd(),
+            Ok(descriptor) => {
+                self.fd = descriptor.into_raw_fd();
+                state.accepted.insert(self.fd);
+            }
             // A socket that is not a descriptor is a lightweight one.
             Err(_) => self.error = libc::EPROTO,
         }

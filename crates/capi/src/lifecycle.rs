@@ -82,7 +82,7 @@ fn config_or_default(options: Option<&mp_options>) -> Result<Config, Failure> {
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
-    if options.reserved != [0; 2] {
+    if options.reserved != 0 {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -104,6 +104,7 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
         completions: or(options.completions, defaults.completions),
         max_handles: or(options.max_handles, defaults.max_handles),
         max_requests: or(options.max_requests, defaults.max_requests),
+        max_connections: options.max_connections,
         max_lightweight: or(options.max_lwsockets, defaults.max_lightweight),
         linger: match options.linger_us {
             0 => defaults.linger,

@@ -115,6 +115,7 @@ pub extern "C" fn mp_refuse(channel: *mut mp_channel, fd: c_int, flags: c_int) -
             true => take_lwsocket(state, fd)?,
             false => source_of(fd)?,
         };
+        state.accepted.remove(&fd);
         if flags == MP_RESET {
             state.channel.refuse(connection)?;
         }
@@ -155,8 +156,14 @@ fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_
 }
 
 fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
-    match state.channel.register_or_return(source_of(fd)?, cookie) {
-        Ok(handle) => Ok(state.enroll(handle, true)),
+    let source = source_of(fd)?;
+    let is_accepted = state.accepted.contains(&fd);
+    let source = if is_accepted { Source::accepted(source) } else { source };
+    match state.channel.register_or_return(source, cookie) {
+        Ok(handle) => {
+            state.accepted.remove(&fd);
+            Ok(state.enroll(handle, true))
+        }
         Err(rejected) => {
             // The descriptor still belongs to the caller.
             if let Some(Ok(descriptor)) = rejected.buffer.map(Source::into_descriptor) {

@@ -124,8 +124,8 @@ pub struct mp_options {
     pub max_handles: u32,
     /// Maximum number of outstanding requests; default 2097152.
     pub max_requests: u32,
-    /// Maximum number of lightweight sockets with io_uring; default 131072, reduced to
-    /// RLIMIT_NOFILE. With epoll each uses a descriptor.
+    /// Maximum number of lightweight sockets with io_uring, connected ones included; default
+    /// 131072, reduced to RLIMIT_NOFILE. With epoll each uses a descriptor.
     pub max_lwsockets: u32,
     /// Longest time that a busy channel waits in the kernel for further completions, in
     /// microseconds: at most 1000000, default 200; MP_NEVER disables it.
@@ -166,8 +166,13 @@ pub struct mp_options {
     /// MP_CLOSE, with ECANCELED if they were discarded: for a program that frees what a write uses
     /// at its event. Default 0.
     pub events_after_close: u32,
+    /// Maximum number of accepted connections that are open: those that are registered, until they
+    /// are closed, and lightweight sockets that wait to be registered. At the limit the channel
+    /// stops accepting on all of its listeners, without an event: clients wait in the kernel's
+    /// accept queues, and are accepted when others are closed. Default 0: no limit.
+    pub max_connections: u32,
     /// Must be zero.
-    pub reserved: [u32; 2],
+    pub reserved: u32,
 }
 
 /// One completion (report, section 3.5), from mp_dispatch().

@@ -104,9 +104,22 @@ pub struct Config {
     pub max_handles: u32,
     /// Maximum number of outstanding requests; further requests fail. Default: 2,097,152.
     pub max_requests: u32,
-    /// Maximum number of lightweight sockets in the io_uring driver, if they are entries of the
-    /// ring's file table (Linux 6.8 or later; otherwise they are descriptors, which this setting
-    /// does not limit). The kernel counts them against `RLIMIT_NOFILE`; the channel reduces the
+    /// Maximum number of accepted connections that are open: those that the application has
+    /// registered, until they are closed, and each [`Socket`](crate::Socket) that it holds. 0, the
+    /// default, means no limit. At the limit the channel stops accepting on all of its listeners,
+    /// without an event: clients wait in the kernel's accept queues, and are accepted when others
+    /// are closed. Then a connection that a queue's accept returned before it could be ended waits
+    /// in the channel. A connection does not count after its descriptor was taken by
+    /// [`Socket::into_descriptor`](crate::Socket::into_descriptor), unless it is registered as
+    /// [`Source::accepted`](crate::Source::accepted), nor after
+    /// [`Channel::unregister`](crate::Channel::unregister) has returned the descriptor. Each
+    /// channel has its own limit, also for a partitioned listener. With room for less than
+    /// `completions` more connections, they are accepted one by one, which costs an operation for
+    /// each.
+    pub max_connections: u32,
+    /// Maximum number of lightweight sockets in the io_uring driver, connected ones included, if
+    /// they are entries of the ring's file table (Linux 6.8 or later; otherwise they are
+    /// descriptors, which this setting does not limit). The kernel counts them against `RLIMIT_NOFILE`; the channel reduces the
     /// number to that limit. Further connections wait in the accept queue until a lightweight
     /// socket is closed; the channel reports this once as
     /// [`TooManyLightweight`](crate::TooManyLightweight). With fewer than 512 free entries, or a
@@ -175,6 +188,7 @@ impl Default for Config {
             completions: 4096,
             max_handles: 1 << 20,
             max_requests: 1 << 21,
+            max_connections: 0,
             max_lightweight: 1 << 17,
             linger: Duration::from_micros(200),
             lazy_writes: false,

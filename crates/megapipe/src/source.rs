@@ -92,6 +92,20 @@ pub struct Source {
     pub(crate) kind: Option<Kind>,
     /// Unblocks the signals of a [`Signals`] when dropped.
     pub(crate) blocked: Option<Blocked>,
+    /// Present if it is an accepted connection.
+    pub(crate) counted: Option<Counted>,
+}
+
+/// Counts an accepted connection that is not registered for
+/// [`Config::max_connections`](crate::Config::max_connections), until it is dropped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counted(Rc<()>);
+
+impl Counted {
+    /// Returns the number of its clones.
+    pub(crate) fn clones(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
 }
 
 /// What a driver takes over when a handle is registered.
@@ -174,7 +188,7 @@ impl Drop for NumberedSocket {
 impl Source {
     fn new(descriptor: impl Into<OwnedFd>, kind: Kind) -> Source {
         let endpoint = Endpoint::Descriptor(descriptor.into());
-        Source { endpoint, kind: Some(kind), blocked: None }
+        Source { endpoint, kind: Some(kind), blocked: None, counted: None }
     }
 
     /// Returns the kind; determines it by system calls if the type does not.
@@ -188,6 +202,14 @@ impl Source {
 }
 
 impl Source {
+    /// Marks a descriptor as an accepted connection: while it is registered, it counts for
+    /// [`Config::max_connections`](crate::Config::max_connections) like a [`Socket`]. For
+    /// descriptors that were taken out of one by [`Socket::into_descriptor`].
+    pub fn accepted(connection: impl Into<Source>) -> Source {
+        let source = connection.into();
+        Source { counted: Some(source.counted.unwrap_or_default()), ..source }
+    }
+
     /// Returns the descriptor, to use without a channel; returns a source without one unchanged.
     pub fn into_descriptor(self) -> Result<OwnedFd, Source> {
         match self.endpoint {
@@ -244,7 +266,8 @@ source_from! {
 
 impl From<OwnedFd> for Source {
     fn from(descriptor: OwnedFd) -> Source {
-        Source { endpoint: Endpoint::Descriptor(descriptor), kind: None, blocked: None }
+        let endpoint = Endpoint::Descriptor(descriptor);
+        Source { endpoint, kind: None, blocked: None, counted: None }
     }
 }
 
@@ -263,7 +286,8 @@ impl From<Signals> for Source {
 
 impl From<Socket> for Source {
     fn from(socket: Socket) -> Source {
-        Source { endpoint: socket.endpoint, kind: Some(socket.kind), blocked: None }
+        let Socket { endpoint, kind, counted } = socket;
+        Source::accepted(Source { endpoint, kind: Some(kind), blocked: None, counted })
     }
 }
 
@@ -273,17 +297,19 @@ pub(crate) const FIRST_LIGHTWEIGHT: u32 = 1 << 30;
 /// First number of an installed driver's sockets.
 const FIRST_INSTALLED: u32 = FIRST_LIGHTWEIGHT + (1 << 29);
 
-/// An accepted connection that is not registered yet. Dropping it closes it.
+/// An accepted connection that is not registered yet. Dropping it closes it. It counts for
+/// [`Config::max_connections`](crate::Config::max_connections) of the channel that accepted it.
 #[derive(Debug)]
 pub struct Socket {
     pub(crate) endpoint: Endpoint,
     pub(crate) kind: Kind,
+    pub(crate) counted: Option<Counted>,
 }
 
 impl From<Endpoint> for Socket {
     /// Creates a connected stream socket.
     fn from(endpoint: Endpoint) -> Socket {
-        Socket { endpoint, kind: Kind::Stream }
+        Socket { endpoint, kind: Kind::Stream, counted: None }
     }
 }
 

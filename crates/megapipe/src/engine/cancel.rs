@@ -159,7 +159,7 @@ impl Engine {
             self.drop_lane(key, lane);
         }
         let pending = self.pending_tags(key);
-        let Some(member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
+        let Some(member) = self.remove_member(key) else { return Err(Error::UnknownHandle) };
         let descriptor = self.driver.detach(member.object, &pending);
         // The queue of a partitioned listener belongs to another channel by now, or is closed.
         let descriptor = descriptor.filter(|_| !shares);

@@ -339,7 +339,7 @@ impl Engine {
         let Some(request) = request else {
             // Outcomes that the driver still reports are dropped.
             drop(self.driver.detach(object, &pending));
-            self.members.remove(key);
+            self.remove_member(key);
             return;
         };
         // The address of a listener is free when the call returns, to listen there again.
@@ -382,7 +382,7 @@ impl Engine {
         }
         let result = leaving.failure.map_or(result, |errno| -errno);
         let request = leaving.request;
-        self.members.remove(key);
+        self.remove_member(key);
         self.requests.remove(request?);
         Some(self.completed(key, false, Event::Close(result_of(result).map(drop))))
     }

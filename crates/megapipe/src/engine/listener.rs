@@ -56,12 +56,7 @@ impl Engine {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
             None => FOREVER,
         };
-        let stashed = listener.stash.len().min(listener.wanted as usize);
-        let gifts: Vec<Socket> = listener.stash.drain(..stashed).collect();
-        for socket in gifts {
-            self.queue_accepted(key, socket);
-        }
-        self.arm(key);
+        self.resume_accepts(key);
         self.counters.requests += 1;
         Ok(())
     }
@@ -94,18 +89,34 @@ impl Engine {
         }
     }
 
-    /// Ensures that there is an accept on every queue while connections are wanted.
+    /// Delivers connections that were accepted when no more were wanted or the channel had as many
+    /// as it may have, and accepts further ones.
+    pub(super) fn resume_accepts(&mut self, key: Key) {
+        let free = self.free_connections() as usize;
+        let Some(listener) = self.listener(key) else { return };
+        let stashed = listener.stash.len().min(listener.wanted as usize).min(free);
+        let gifts: Vec<Socket> = listener.stash.drain(..stashed).collect();
+        for socket in gifts {
+            self.queue_accepted(key, socket);
+        }
+        self.arm(key);
+    }
+
+    /// Ensures that there is an accept on every queue while connections are wanted and there is
+    /// room for them.
     pub(super) fn arm(&mut self, key: Key) {
+        let room = self.room_for_connections();
+        let batch = self.config.completions;
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
         // Accepts that are requested after a cancellation begin when the cancellation has ended.
-        if listener.wanted == 0 || listener.ends > 0 || listener.paused {
+        if listener.wanted == 0 || listener.ends > 0 || listener.paused || room == 0 {
             return;
         }
         listener.notify_sharers(true);
         // A single accept serves a request for one connection, so that no connection has to be
-        // kept.
-        let repeat = listener.wanted > 1;
+        // kept. A repeating one may return a batch before it can be ended.
+        let repeat = listener.wanted > 1 && room >= batch;
         let idle: Vec<(u64, Object)> = listener
             .legs
             .iter()
@@ -113,7 +124,7 @@ impl Engine {
             .map(|leg| (leg.queue, leg.object))
             .collect();
         for (queue, object) in idle {
-            let mut request = Request::new(Command::Accept, Lane::None).at(queue);
+            let mut request = Request::new(Command::Accept, Lane::None).at(queue).repeating(repeat);
             request.handle = key;
             request.in_flight = true;
             // If there is no room, the channel tries again before it sleeps.
@@ -181,11 +192,13 @@ impl Engine {
     }
 
     fn deliver(&mut self, key: Key, socket: Socket, nonempty: Option<u64>) -> Option<Completion> {
+        let is_full = self.free_connections() == 0;
+        let counted = Some(self.connections.count());
         let listener = self.listener(key)?;
         listener.undelivered = listener.undelivered.saturating_sub(1);
         listener.pause = FIRST_PAUSE;
         let kind = if listener.packets { Kind::Packet } else { Kind::Stream };
-        let socket = Socket { kind, ..socket };
+        let socket = Socket { kind, counted, ..socket };
         if listener.ending > 0 {
             listener.ending -= u32::from(listener.ending != FOREVER);
             let more = listener.ending > 0;
@@ -193,8 +206,8 @@ impl Engine {
             let pending = listener.undelivered + listener.stash.len() as u32;
             return self.present(key, more, socket, pending);
         }
-        if listener.wanted == 0 {
-            listener.stash.push_back(socket);
+        if listener.wanted == 0 || is_full {
+            listener.stash.push_back(Socket { counted: None, ..socket });
             return None;
         }
         if listener.wanted != FOREVER {
@@ -212,6 +225,7 @@ impl Engine {
         } else {
             self.disarm(key);
         }
+        self.keep_within_limit();
         self.present(key, more, socket, pending)
     }
 
@@ -235,8 +249,8 @@ impl Engine {
     /// Converts the connection into a descriptor. It may be a lightweight socket if an accept of
     /// the other kind kept it, and always is with an installed driver.
     fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
-        let kind = socket.kind;
-        let descriptor = match socket.endpoint {
+        let Socket { endpoint, kind, counted } = socket;
+        let descriptor = match endpoint {
             Endpoint::Lightweight(descriptor) => descriptor,
             endpoint @ Endpoint::Direct(_) => {
                 let object = self.driver.attach(endpoint, kind)?;
@@ -244,9 +258,9 @@ impl Engine {
                 drop(self.driver.detach(object, &[]));
                 descriptor?
             }
-            endpoint => return Ok(Socket { endpoint, kind }),
+            endpoint => return Ok(Socket { endpoint, kind, counted }),
         };
-        Ok(Socket { endpoint: Endpoint::Descriptor(descriptor), kind })
+        Ok(Socket { endpoint: Endpoint::Descriptor(descriptor), kind, counted })
     }
 
     /// Returns the number of connections in a queue; 1 if the kernel reports only that there are

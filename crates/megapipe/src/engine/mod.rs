@@ -3,6 +3,7 @@
 
 mod cancel;
 mod complete;
+mod connections;
 mod deadlines;
 mod discard;
 mod leaving;
@@ -24,6 +25,7 @@ pub(crate) use self::request::{
     AddressedBuffer, Command, Envelope, FilePart, Lane, RawMemory, Request, Vector,
 };
 
+use self::connections::Connections;
 use self::deadlines::Deadlines;
 use self::member::Listener;
 use self::request::Sink;
@@ -41,6 +43,7 @@ use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source, set_timer};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,6 +82,7 @@ pub(crate) struct Engine {
     sink: Option<Sink>,
     /// Members that listen, and the mailbox in which other channels leave accept queues.
     listeners: Vec<Key>,
+    connections: Connections,
     deadlines: Deadlines,
     mailbox: Option<(Arc<Mailbox>, Key)>,
     counters: Counters,
@@ -152,16 +156,18 @@ impl Engine {
         let frames = source.reads_frames(kind);
         let packets = kind == Kind::Listener && source.receives_packets();
         let lightweight = !matches!(source.endpoint, Endpoint::Descriptor(_));
-        let Source { endpoint, kind: known, blocked } = source;
+        let Source { endpoint, kind: known, blocked, counted } = source;
         let object = match self.driver.attach(endpoint, kind) {
             Ok(object) => object,
             Err(Unattached { error, endpoint }) => {
-                let source = endpoint.map(|endpoint| Source { endpoint, kind: known, blocked });
+                let source =
+                    endpoint.map(|endpoint| Source { endpoint, kind: known, blocked, counted });
                 return Err((Error::system("attach")(error), source));
             }
         };
         let mut member = Member::new(object, kind);
         (member.frames, member.large, member.lightweight) = (frames, frames, lightweight);
+        member.accepted = counted.is_some();
         if kind == Kind::Listener {
             member = member.listening(Listener::alone(object, packets));
         }
@@ -184,7 +190,7 @@ impl Engine {
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
-        let listens = member.listener().is_some();
+        let (listens, accepted) = (member.listener().is_some(), member.accepted);
         let limit = self.config.max_handles;
         let key = self.members.insert(member).map_err(|member| {
             drop(self.driver.detach(member.object, &[]));
@@ -193,7 +199,15 @@ impl Engine {
         if listens {
             self.listeners.push(key);
         }
+        self.connections.members += u32::from(accepted);
         Ok(key)
+    }
+
+    /// Removes a member.
+    fn remove_member(&mut self, key: Key) -> Option<Member> {
+        let member = self.members.remove(key)?;
+        self.connections.members -= u32::from(member.accepted);
+        Some(member)
     }
 
     /// Submits a request; returns its memory if it is refused.
@@ -402,7 +416,7 @@ impl Engine {
     /// may be more to restart after the driver has been polled.
     fn restart_waiting(&mut self) -> bool {
         for at in 0..self.listeners.len() {
-            self.arm(self.listeners[at]);
+            self.resume_accepts(self.listeners[at]);
         }
         for _ in 0..self.stalled.len() {
             let Some(id) = self.stalled.pop_front() else { break };
@@ -452,7 +466,7 @@ impl Engine {
     pub(crate) fn domain(&mut self, key: Key) -> Result<i32, Error> {
         let Member { object, domain, .. } = *self.member(key)?;
         if let Some(domain) = domain {
-            return Ok(i32::from(domain));
+            return Ok(i32::from(domain.get()));
         }
         let mut value = [0; 4];
         match self.get_option(key, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut value) {
@@ -461,7 +475,7 @@ impl Engine {
         };
         let domain = i32::from_ne_bytes(value);
         if let Some(member) = self.members.get_mut(key) {
-            member.domain = u16::try_from(domain).ok();
+            member.domain = u16::try_from(domain).ok().and_then(NonZeroU16::new);
         }
         Ok(domain)
     }

@@ -17,7 +17,7 @@ impl Engine {
             Some(TABLE_FULL) => Error::system("socket")(self.table_full()),
             _ => Error::system("socket")(error),
         })?;
-        let source = Source { endpoint, kind: Some(Kind::Stream), blocked: None };
+        let source = Source { endpoint, kind: Some(Kind::Stream), blocked: None, counted: None };
         let key = self.register(source).map_err(|(error, _)| error)?;
         let connect = Request::new(Command::Connect(Box::new(address)), Lane::Outbound);
         if let Err((error, _)) = self.file(key, connect) {

@@ -1,6 +1,7 @@
 //! Creates the engine of a channel, and chooses its driver.
 
 use super::Engine;
+use super::connections::Connections;
 use super::deadlines::Deadlines;
 use super::starved::Starved;
 use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced};
@@ -48,6 +49,7 @@ impl Engine {
             stalled: VecDeque::new(),
             sink: None,
             listeners: Vec::new(),
+            connections: Connections::default(),
             deadlines: Deadlines::default(),
             mailbox: None,
             counters: Counters::default(),

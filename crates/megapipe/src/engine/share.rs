@@ -252,8 +252,9 @@ impl Engine {
             return;
         }
         for key in self.listeners.clone() {
+            let room = self.room_for_connections() as usize;
             let Some(listener) = self.listener(key) else { continue };
-            let limit = STEAL_LIMIT.min(listener.wanted as usize);
+            let limit = room.min(STEAL_LIMIT).min(listener.wanted as usize);
             let Some(membership) = &listener.share else { continue };
             let mut stolen: Vec<OwnedFd> = Vec::new();
             if let Err(error) = membership.steal(limit, STEAL_WATERMARK, &mut stolen) {

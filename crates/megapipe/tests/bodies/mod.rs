@@ -86,6 +86,13 @@ macro_rules! every_driver {
                 a_cancelled_connect_takes_the_rest_with_it,
                 a_second_connect_is_an_error,
                 a_connect_to_a_full_unix_listener;
+            connections:
+                clients_wait_at_the_limit,
+                many_closed_at_once_make_room_for_as_many,
+                a_burst_is_cut_at_the_limit,
+                the_limit_counts_for_all_listeners,
+                what_the_application_holds_counts,
+                accepts_are_counted_and_cancelled_at_the_limit;
             datagram:
                 receive_one_with_its_address,
                 receive_until_cancelled,
@@ -325,6 +332,7 @@ pub(crate) mod buffers;
 pub(crate) mod cancel;
 pub(crate) mod close;
 pub(crate) mod connect;
+pub(crate) mod connections;
 pub(crate) mod datagram;
 pub(crate) mod files;
 pub(crate) mod flow;

@@ -53,7 +53,8 @@ every_driver! {
             clients_of_one_cpu_come_to_all_channels,
             one_channel_that_refuses_keeps_the_steering,
             clients_are_served_in_any_order_of_joining,
-            handshakes_that_end_after_the_members_joined_are_served;
+            handshakes_that_end_after_the_members_joined_are_served,
+            the_limit_of_connections_is_each_channel_s_own;
         stuck:
             a_duplicate_of_a_listener_keeps_its_accepts;
     }

@@ -5,6 +5,7 @@ use crate::common::{Rig, TIME_LIMIT, client, listener};
 use megapipe::{
     Accept, Config, CpuSet, DriverChoice, Error, Event, Handle, ListenerError, Repeat, Socket,
 };
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -218,6 +219,31 @@ pub(crate) fn nothing_is_stolen_unasked(driver: DriverChoice) {
     let (_busy, mut idle, _, _clients) = busy_and_idle(driver, false);
     assert!(idle.dispatch(Duration::from_millis(20)).unwrap().is_none());
     assert_eq!(idle.counters().stolen, 0);
+}
+
+/// Clients of a channel at its limit wait for it, and go to another channel when it ends.
+pub(crate) fn the_limit_of_connections_is_each_channel_s_own(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let config = Config { max_connections: 2, ..Config::default() };
+    let (mut full, full_handle) = sharer_with(driver, config, &listener, cpu);
+    let (mut heir, handle) = sharer(driver, &listener, cpu + 1);
+    let _clients = connect_on(cpu, address, 9);
+    let mut open: VecDeque<Handle> = VecDeque::new();
+    for number in 0..5 {
+        if number >= 2 {
+            assert!(full.dispatch(Duration::from_millis(10)).unwrap().is_none());
+            // A lightweight socket is closed without an event.
+            full.unregister(open.pop_front().unwrap()).unwrap();
+        }
+        let done = full.next();
+        let Event::Accept(Ok(accepted)) = done.event else { panic!("{:?}", done.event) };
+        assert_eq!(done.handle, full_handle);
+        open.push_back(full.join(accepted.socket));
+    }
+    assert!(heir.dispatch(Duration::ZERO).unwrap().is_none());
+    drop(full);
+    accept(&mut heir, handle, 4);
 }
 
 /// Accepts a connection in whichever channel gets it; returns the channel's index.

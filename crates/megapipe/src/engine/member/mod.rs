@@ -17,6 +17,7 @@ use crate::driver::Object;
 use crate::signals::Blocked;
 use crate::slab::Key;
 use crate::source::Kind;
+use std::num::NonZeroU16;
 
 /// A member of the channel.
 pub(crate) struct Member {
@@ -38,12 +39,14 @@ pub(crate) struct Member {
     pub(super) frames: bool,
     /// Whether the member is closed when it leaves, because it has no descriptor to return.
     pub(super) lightweight: bool,
+    /// Whether it is an accepted connection, which counts for their limit.
+    pub(super) accepted: bool,
     /// Whether the application has requested a duplicate of the member's descriptor.
     pub(super) has_duplicate: bool,
     /// Whether the connection was reset, which the kernel reports only to the first operation.
     pub(super) reset: bool,
     /// The domain of the socket, after it was determined.
-    pub(super) domain: Option<u16>,
+    pub(super) domain: Option<NonZeroU16>,
     pub(super) leaving: Option<Box<Leaving>>,
     pub(super) extras: Option<Box<Extras>>,
 }
@@ -88,6 +91,7 @@ impl Member {
             streak: 0,
             frames: false,
             lightweight: false,
+            accepted: false,
             has_duplicate: false,
             reset: false,
             domain: None,

@@ -23,7 +23,7 @@ static void options_are_checked(void)
     options = (struct mp_options){ .max_handles = 1u << 21 };
     CHECK(!mp_create(&options) && errno == EINVAL);
     options = (struct mp_options){ 0 };
-    options.reserved[1] = 1;
+    options.reserved = 1;
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "zero"));
     options = (struct mp_options){ .keep_steering = 2 };
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "keep_steering"));

@@ -249,6 +249,58 @@ static void a_full_table_has_its_own_error(void)
     close(fd);
 }
 
+/* Returns whether nothing happens for a while. */
+static int is_quiet(mp_channel *channel)
+{
+    struct mp_event event;
+
+    return mp_dispatch(channel, &event, 30) == 0;
+}
+
+/* Clients wait at the limit of connections, and one comes for each that is closed. */
+static void clients_wait_at_the_limit(int flags)
+{
+    struct mp_options options = { .max_connections = 2 };
+    mp_channel *channel = channel_with(&options);
+    struct sockaddr_in address;
+    int fd = listening(&address), clients[5];
+    mp_handle open[2];
+
+    for (int which = 0; which < 5; which++)
+        clients[which] = connected(&address);
+    CHECK(mp_accept(mp_register(channel, fd, NULL, NULL), 0, flags) == 0);
+    for (int which = 0; which < 2; which++) {
+        struct mp_event event = expect(channel, MP_ACCEPT);
+
+        CHECK(event.error == 0);
+        open[which] = mp_register(channel, event.fd, NULL, NULL);
+        CHECK(open[which] >= 0);
+    }
+    CHECK(is_quiet(channel));
+    for (int which = 2; which < 5; which++) {
+        CHECK(mp_close(open[which % 2]) == 0);
+        for (int closed = 0, accepted = 0; !closed || !accepted;) {
+            struct mp_event event;
+
+            CHECK(mp_dispatch(channel, &event, 10000) == 1 && event.error == 0);
+            closed |= event.cmd == MP_CLOSE;
+            if (event.cmd == MP_ACCEPT) {
+                accepted = 1;
+                open[which % 2] = mp_register(channel, event.fd, NULL, NULL);
+            }
+        }
+        CHECK(is_quiet(channel));
+    }
+    for (int which = 0; which < 2; which++) {
+        CHECK(mp_close(open[which]) == 0);
+        CHECK(expect(channel, MP_CLOSE).error == 0);
+    }
+    CHECK(mp_destroy(channel) == 0);
+    for (int which = 0; which < 5; which++)
+        close(clients[which]);
+    close(fd);
+}
+
 int main(void)
 {
     packets_keep_their_bounds();
@@ -259,6 +311,8 @@ int main(void)
     a_lack_of_descriptors_passes(0);
     a_lack_of_descriptors_passes(1);
     a_full_table_has_its_own_error();
+    clients_wait_at_the_limit(0);
+    clients_wait_at_the_limit(MP_LWSOCKET);
     puts("limits: all is well");
     return 0;
 }
