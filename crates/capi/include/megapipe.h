@@ -341,9 +341,9 @@ typedef struct mp_event {
     void *cookie;
     /*
      * 0, or the errno with which the request failed. Then only these fields below have a meaning:
-     * data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL) and
-     * offset, as without an error; and size, which is the number of bytes that the kernel had
-     * taken of a write, message or file, and else 0.
+     * data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL),
+     * offset, and address of MP_SENDTO, as without an error; and size, which is the number of
+     * bytes that the kernel had taken of a write, message or file, and else 0.
      */
     int32_t error;
     /*
@@ -377,7 +377,10 @@ typedef struct mp_event {
     uint64_t offset;
     /* MP_TIMER: the number of expirations of the timer since the last event. */
     uint64_t count;
-    /* MP_RECVFROM: the address of the sender, until the next dispatch. Else NULL. */
+    /*
+     * MP_RECVFROM: the address of the sender, until the next dispatch. MP_SENDTO: the pointer that
+     * was given with the request, which the channel has not used since then. Else NULL.
+     */
     const struct sockaddr *address;
     /* MP_RECVFROM: the size of that address. */
     socklen_t address_size;
@@ -844,9 +847,10 @@ int mp_write_more(mp_handle handle, const void *buffer, size_t size);
 int mp_send_file(mp_handle handle, mp_handle file, uint64_t offset, size_t size);
 
 /*
- * Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The address is copied; the
- * kernel uses buffer until the event. Datagrams of a handle are sent one after the other, in the
- * order of the calls. On a connected socket use mp_write().
+ * Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The event's address is the
+ * pointer that was given here, so that a buffer can be sent to many. What address points to is
+ * copied; the kernel uses buffer until the event. Datagrams of a handle are sent one after the
+ * other, in the order of the calls. On a connected socket use mp_write().
  *
  * Event errors: those of sendto(2), such as EMSGSIZE. An earlier datagram that a host refused may
  * fail this one with ECONNREFUSED.

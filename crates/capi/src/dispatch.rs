@@ -141,11 +141,6 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
             }
         }
         Event::ReceiveFrom(datagram) => event.datagram(state, datagram),
-        Event::SendTo(sent, buffer) => {
-            event.cmd = mp_command::MP_SENDTO as u32;
-            event.size = event.keep(sent).unwrap_or(0);
-            event.data = buffer.as_ptr().cast_mut().cast();
-        }
         Event::Sync(result) => event.simple(mp_command::MP_FSYNC, result),
         Event::Transfer(transferred) => event.transferred(transferred),
         Event::Write(written, buffer) => {
@@ -239,6 +234,7 @@ impl mp_event {
             (RawCommand::Write, Some(_)) => mp_command::MP_PWRITE,
             (RawCommand::ReadVectored, _) => mp_command::MP_READV,
             (RawCommand::WriteVectored, _) => mp_command::MP_WRITEV,
+            (RawCommand::SendTo, _) => mp_command::MP_SENDTO,
             (RawCommand::SendMessage, _) => mp_command::MP_SENDMSG,
             (RawCommand::ReceiveMessage, _) => mp_command::MP_RECVMSG,
         };
@@ -246,6 +242,7 @@ impl mp_event {
         self.size = self.keep(done.bytes).unwrap_or(0);
         self.data = done.address.cast();
         self.offset = done.offset.unwrap_or(0);
+        self.address = done.receiver.cast();
     }
 
     fn accepted(&mut self, state: &mut State, accepted: Accepted) {

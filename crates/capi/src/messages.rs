@@ -5,12 +5,13 @@ use crate::channel_table::on_handle;
 use crate::failure::{Failure, status};
 use crate::requests::{check_memory, repeat_of, vectors};
 use crate::types::mp_handle;
-use channel::{Buffer, Transfer};
+use channel::Transfer;
 use libc::{c_int, c_void, msghdr, sockaddr, socklen_t};
 
-/// Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The address is copied; the
-/// kernel uses buffer until the event. Datagrams of a handle are sent one after the other, in the
-/// order of the calls. On a connected socket use mp_write().
+/// Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The event's address is the
+/// pointer that was given here, so that a buffer can be sent to many. What address points to is
+/// copied; the kernel uses buffer until the event. Datagrams of a handle are sent one after the
+/// other, in the order of the calls. On a connected socket use mp_write().
 ///
 /// Event errors: those of sendto(2), such as EMSGSIZE. An earlier datagram that a host refused may
 /// fail this one with ECONNREFUSED.
@@ -36,15 +37,11 @@ pub unsafe extern "C" fn mp_sendto(
     status(on_handle(handle, |state, handle| {
         check_memory(buffer, size)?;
         // SAFETY: the caller guarantees that the bytes of the address are readable.
-        let address = unsafe { address::read(address, address_size) }?;
-        let bytes: &'static [u8] = match size {
-            0 => &[],
-            // SAFETY: the caller guarantees that the memory stays valid and unchanged until the
-            // completion, with which this reference ends.
-            _ => unsafe { std::slice::from_raw_parts(buffer.cast(), size) },
-        };
-        let sent = state.channel.send_to(handle, Buffer::Static(bytes), address);
-        Ok(sent.map_err(|rejected| rejected.error)?)
+        let to = &unsafe { address::read(address, address_size) }?;
+        let (start, receiver) = (buffer.cast(), address.cast());
+        let transfer = Transfer::SendTo { address: start, bytes: size, to, receiver };
+        // SAFETY: the caller guarantees that the bytes stay valid and unchanged.
+        Ok(unsafe { state.channel.transfer(handle, transfer) }?)
     }))
 }
 

@@ -188,9 +188,9 @@ pub struct mp_event {
     /// The cookie that was given to mp_register().
     pub cookie: *mut c_void,
     /// 0, or the errno with which the request failed. Then only these fields below have a meaning:
-    /// data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL) and
-    /// offset, as without an error; and size, which is the number of bytes that the kernel had
-    /// taken of a write, message or file, and else 0.
+    /// data (except of MP_RECV, MP_RECVFROM, MP_PEER_ADDRESS and MP_ACCEPT, where it is NULL),
+    /// offset, and address of MP_SENDTO, as without an error; and size, which is the number of
+    /// bytes that the kernel had taken of a write, message or file, and else 0.
     pub error: i32,
     /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
     /// the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
@@ -215,7 +215,8 @@ pub struct mp_event {
     pub offset: u64,
     /// MP_TIMER: the number of expirations of the timer since the last event.
     pub count: u64,
-    /// MP_RECVFROM: the address of the sender, until the next dispatch. Else NULL.
+    /// MP_RECVFROM: the address of the sender, until the next dispatch. MP_SENDTO: the pointer that
+    /// was given with the request, which the channel has not used since then. Else NULL.
     pub address: *const sockaddr,
     /// MP_RECVFROM: the size of that address.
     pub address_size: socklen_t,

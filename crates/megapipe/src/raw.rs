@@ -1,5 +1,7 @@
 //! Defines transfers on memory that the application keeps, as the C library submits them.
 
+use crate::address::Address;
+use std::ffi::c_void;
 use std::io;
 
 /// A transfer between a handle and memory that the application keeps, for
@@ -48,6 +50,17 @@ pub enum Transfer<'a> {
     ReadVectored(&'a [libc::iovec]),
     /// Writes all of several buffers.
     WriteVectored(&'a [libc::iovec]),
+    /// Sends a datagram as [`Channel::send_to`](crate::Channel::send_to) does.
+    SendTo {
+        /// Source.
+        address: *const u8,
+        /// The number of bytes, which may be 0.
+        bytes: usize,
+        /// The address of the receiver, which is copied.
+        to: &'a Address,
+        /// A pointer for [`Transferred::receiver`], which the channel does not use.
+        receiver: *const c_void,
+    },
     /// Sends a message as [`Channel::send_message`](crate::Channel::send_message) does, with any
     /// ancillary data of sendmsg(2). Everything but the bytes is copied; descriptors in the
     /// ancillary data must stay open until the completion.
@@ -74,6 +87,8 @@ pub enum RawCommand {
     ReadVectored,
     /// A vectored write.
     WriteVectored,
+    /// A datagram that was sent to an address.
+    SendTo,
     /// A message that was sent.
     SendMessage,
     /// A message that was received.
@@ -85,6 +100,10 @@ impl RawCommand {
         use RawCommand::{SendMessage, Write, WriteMore, WriteVectored};
         matches!(self, Write | WriteMore | WriteVectored | SendMessage)
     }
+
+    pub(crate) fn reads(self) -> bool {
+        !self.writes() && self != RawCommand::SendTo
+    }
 }
 
 /// The result of a [`Transfer`].
@@ -94,8 +113,11 @@ pub struct Transferred {
     pub command: RawCommand,
     /// The bytes moved; 0 for a read at the end.
     pub bytes: io::Result<usize>,
-    /// The memory of a read, peek or write, the `msghdr` of a message; null for the vectored ones.
+    /// The memory of a read, peek, write or datagram, the `msghdr` of a message; null for the
+    /// vectored ones.
     pub address: *mut u8,
     /// The offset in the file, if there was one.
     pub offset: Option<u64>,
+    /// The pointer that was given with [`Transfer::SendTo`]; null for the others.
+    pub receiver: *const c_void,
 }

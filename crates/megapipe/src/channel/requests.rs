@@ -458,7 +458,7 @@ impl<C> Channel<C> {
     /// handle is unregistered or closed before that, it must stay valid until the channel has been
     /// dropped without a warning about leaked memory. Meanwhile nothing else may write to the
     /// memory, nor read it if the request reads into it. Excepted are the array of a vectored
-    /// transfer, and everything but the bytes of a message that is sent.
+    /// transfer, and everything but the bytes of a datagram or message that is sent.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
         let (command, lane, memory, offset) = match transfer {
             Transfer::Read { address, bytes, offset } => {
@@ -483,6 +483,14 @@ impl<C> Channel<C> {
             Transfer::WriteVectored(vector) => {
                 let memory = RawMemory::Vector(Vector::raw(vector.to_vec()));
                 (RawCommand::WriteVectored, Lane::Outbound, memory, None)
+            }
+            Transfer::SendTo { address, bytes, to, receiver } => {
+                let key = self.check(handle, "a send of datagrams", &[Kind::Datagram])?;
+                let to = RawAddress::new(to).map_err(Error::system("sendto"))?;
+                let datagram = AddressedBuffer::raw(address, bytes, to);
+                let memory = RawMemory::Datagram { datagram, receiver };
+                let command = Command::Raw(RawCommand::SendTo, memory);
+                return self.file(key, Request::new(command, Lane::Outbound));
             }
             Transfer::SendMessage(message) => {
                 let (command, message) = (RawCommand::SendMessage, message.cast_mut());
@@ -531,8 +539,9 @@ pub(super) fn check_room(command: RawCommand, memory: &RawMemory) -> Result<()> 
         RawMemory::Vector(vector) => vector.bytes_left(),
         RawMemory::Bytes { bytes, .. } => *bytes,
         RawMemory::Message(envelope) => envelope.bytes_left(),
+        RawMemory::Datagram { datagram, .. } => datagram.bytes(),
     };
-    if bytes == 0 && !command.writes() {
+    if bytes == 0 && command.reads() {
         return Err(Error::Invalid("there is no room to read into"));
     }
     Ok(())

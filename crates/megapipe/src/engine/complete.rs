@@ -13,6 +13,7 @@ use crate::source::Kind;
 use crate::sys::result_of;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::ptr;
 
 /// Number of consecutive receives that fill a small buffer before a stream gets large ones, and
 /// that would fit into a small one before it gets small ones again.
@@ -458,13 +459,14 @@ fn event_of(request: Request, result: i32, writes: bool) -> Option<Event> {
     let offset = request.offset;
     Some(match request.command {
         Command::Raw(command, memory) => {
-            let address = match memory {
-                RawMemory::Bytes { address, .. } => address,
-                RawMemory::Vector(_) => std::ptr::null_mut(),
-                RawMemory::Message(envelope) => envelope.raw_header().cast(),
+            let (address, receiver) = match memory {
+                RawMemory::Bytes { address, .. } => (address, ptr::null()),
+                RawMemory::Vector(_) => (ptr::null_mut(), ptr::null()),
+                RawMemory::Message(envelope) => (envelope.raw_header().cast(), ptr::null()),
+                RawMemory::Datagram { datagram, receiver } => (datagram.start(), receiver),
             };
             let offset = (offset != NO_OFFSET).then_some(offset);
-            Event::Transfer(Transferred { command, bytes: count, address, offset })
+            Event::Transfer(Transferred { command, bytes: count, address, offset, receiver })
         }
         Command::Read(bytes) => Event::Read(count, bytes),
         Command::Peek(bytes) => Event::Peek(count, bytes),

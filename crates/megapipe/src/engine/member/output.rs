@@ -1,6 +1,6 @@
 //! Tracks the queued output of a member.
 
-use crate::engine::request::{Command, Lane, Request};
+use crate::engine::request::{Lane, Request};
 use crate::error::Error;
 use crate::slab::Key;
 
@@ -22,8 +22,7 @@ pub(crate) struct Output {
 impl Output {
     /// Returns the error if a request must not be queued.
     pub(crate) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
-        let writes = request.writes() || matches!(request.command, Command::SendTo(_));
-        let full = self.bytes >= limit && request.lane == Lane::Outbound && writes;
+        let full = self.bytes >= limit && request.lane == Lane::Outbound && request.is_output();
         full.then_some(Error::OutputFull { queued: self.bytes, limit })
     }
 

@@ -15,6 +15,7 @@ use crate::raw::RawCommand;
 use crate::slab::Key;
 use crate::source::Kind;
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::mem;
 use std::rc::Rc;
 
@@ -66,6 +67,7 @@ pub(crate) enum RawMemory {
     Bytes { address: *mut u8, bytes: usize },
     Vector(Box<Vector>),
     Message(Box<Envelope>),
+    Datagram { datagram: Box<AddressedBuffer>, receiver: *const c_void },
 }
 
 /// The lanes of a handle. The requests of one lane are executed one after the other, in the order
@@ -174,7 +176,9 @@ impl Request {
 
     /// Returns whether it sends anything.
     pub(crate) fn is_output(&self) -> bool {
-        self.writes() || matches!(self.command, Command::SendTo(_))
+        let datagrams =
+            matches!(self.command, Command::SendTo(_) | Command::Raw(RawCommand::SendTo, _));
+        datagrams || self.writes()
     }
 
     /// Whether output on a stream failed when a part of it may have been written: the peer would
@@ -192,7 +196,7 @@ impl Request {
         match self.command {
             Command::Read(_) | Command::Peek(_) | Command::ReadVectored(_) => true,
             Command::ReceiveMessage(_) => true,
-            Command::Raw(command, _) => !command.writes(),
+            Command::Raw(command, _) => command.reads(),
             _ => false,
         }
     }
@@ -234,7 +238,9 @@ impl Request {
             Command::WriteVectored(vector) | Command::Raw(_, RawMemory::Vector(vector)) => {
                 vector.bytes_left()
             }
-            Command::SendTo(datagram) => datagram.buffer.len(),
+            Command::SendTo(datagram) | Command::Raw(_, RawMemory::Datagram { datagram, .. }) => {
+                datagram.bytes()
+            }
             Command::SendMessage(envelope) | Command::Raw(_, RawMemory::Message(envelope)) => {
                 envelope.bytes_left()
             }
@@ -310,7 +316,9 @@ impl Request {
             | Command::WriteVectored(vector)
             | Command::Raw(_, RawMemory::Vector(vector)) => vector.operation(kind, writes, offset),
             Command::SendFile(part) => part.operation(),
-            Command::SendTo(datagram) => datagram.operation(),
+            Command::SendTo(datagram) | Command::Raw(_, RawMemory::Datagram { datagram, .. }) => {
+                datagram.operation()
+            }
             Command::SendMessage(envelope)
             | Command::ReceiveMessage(envelope)
             | Command::Raw(_, RawMemory::Message(envelope)) => envelope.operation(),

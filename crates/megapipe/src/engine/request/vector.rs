@@ -119,6 +119,23 @@ impl AddressedBuffer {
         datagram
     }
 
+    /// Creates a datagram of bytes in memory of the application.
+    pub(crate) fn raw(start: *const u8, bytes: usize, address: RawAddress) -> Box<AddressedBuffer> {
+        let mut datagram = AddressedBuffer::new(Buffer::Static(&[]), address);
+        datagram.vector = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: bytes };
+        datagram
+    }
+
+    /// Returns the address of the first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.vector.iov_base.cast()
+    }
+
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.vector.iov_len
+    }
+
     /// The driver's operation.
     pub(super) fn operation(&self) -> Operation {
         Operation::SendTo { message: &raw const self.header }

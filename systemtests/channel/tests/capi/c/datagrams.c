@@ -50,6 +50,7 @@ static void answers_go_to_the_senders(void)
         CHECK(send_to(sockets[who], question, 1, &at[0]) == 0);
         event = expect(channel, MP_SENDTO);
         CHECK(event.error == 0 && event.size == 1 && event.data == question);
+        CHECK(event.address == (struct sockaddr *)&at[0] && event.address_size == 0);
         CHECK(mp_recvfrom(sockets[0], 0) == 0);
         event = expect(channel, MP_RECVFROM);
         CHECK(event.error == 0 && !(event.flags & MP_MORE) && event.size == 1);
@@ -66,13 +67,37 @@ static void answers_go_to_the_senders(void)
         CHECK(event.size == 1 && *(char *)event.data == '0' + who);
         CHECK(mp_release(channel, event.buffer) == 0);
     }
-    /* An empty datagram is no end. */
+    /* An empty datagram is no end, and its event has the pointers that were given. */
     CHECK(send_to(sockets[1], NULL, 0, &at[0]) == 0);
-    CHECK(expect(channel, MP_SENDTO).error == 0);
+    event = expect(channel, MP_SENDTO);
+    CHECK(event.error == 0 && event.data == NULL && event.address == (struct sockaddr *)&at[0]);
     CHECK(mp_recvfrom(sockets[0], 0) == 0);
     event = expect(channel, MP_RECVFROM);
     CHECK(event.error == 0 && event.size == 0 && event.buffer >= 0 && event.address);
     CHECK(mp_release(channel, event.buffer) == 0);
+    end(channel, sockets, 3);
+}
+
+/* The events of one buffer for many receivers tell whose each is, also of those that fail. */
+static void one_buffer_for_many_receivers(void)
+{
+    mp_channel *channel = channel_new();
+    struct sockaddr_in at[3];
+    mp_handle sockets[3];
+    struct mp_event event;
+
+    for (int who = 0; who < 3; who++)
+        sockets[who] = bound(channel, &at[who]);
+    /* The kernel refuses port 0. */
+    at[1].sin_port = 0;
+    for (int who = 0; who < 3; who++)
+        CHECK(send_to(sockets[0], at, who, &at[who]) == 0);
+    for (int who = 0; who < 3; who++) {
+        event = expect(channel, MP_SENDTO);
+        CHECK(event.data == at && event.address == (struct sockaddr *)&at[who]);
+        CHECK(event.error == (who == 1 ? EINVAL : 0));
+        CHECK(event.size == (who == 1 ? 0 : (size_t)who));
+    }
     end(channel, sockets, 3);
 }
 
@@ -232,6 +257,7 @@ int main(void)
     int before = open_files();
 
     answers_go_to_the_senders();
+    one_buffer_for_many_receivers();
     many_arrive_in_batches();
     what_does_not_fit_is_an_error();
     senders_may_have_no_name();
