@@ -113,6 +113,14 @@ impl Guard {
         line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
     }
 
+    /// Returns the number of open descriptors of the process; its main thread may have ended.
+    pub fn descriptors(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let opened = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd"));
+        let counts = tasks.map(|task| opened(task.unwrap()).map_or(0, Iterator::count));
+        counts.max().unwrap()
+    }
+
     /// Starts a program.
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Guard {

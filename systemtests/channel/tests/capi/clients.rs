@@ -1,9 +1,10 @@
-//! Implements clients of the example servers.
+//! Implements clients of the example servers, in C, C++ and Rust.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
+use testkit::process::Guard;
 
 /// Time limit of an answer; longer than any server of a test takes.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -36,9 +37,32 @@ fn message(bytes: usize, number: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + number) as u8).collect()
 }
 
+/// Checks that a server goes on whatever its clients do, and while it is stopped and continued, and
+/// that they leave no descriptor. `greet` is a complete exchange with it.
+#[track_caller]
+pub(crate) fn try_patience(
+    what: &str,
+    server: &Guard,
+    address: SocketAddr,
+    request: &[u8],
+    greet: impl Fn() -> io::Result<()>,
+) {
+    greet().unwrap();
+    let before = server.descriptors();
+    for _ in 0..3 {
+        let stalled = misbehave(address, request);
+        server.signal(libc::SIGSTOP);
+        server.signal(libc::SIGCONT);
+        greet().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(stalled);
+    }
+    let back = testkit::eventually(TIME_LIMIT, || server.descriptors() <= before);
+    assert!(back, "{what}: {} of {before} descriptors", server.descriptors());
+}
+
 /// Clients as they come: some leave, some leave in the middle, some end only their direction, some
 /// reset, and some stall, which are returned.
-pub(crate) fn misbehave(address: SocketAddr, request: &[u8]) -> Vec<TcpStream> {
+fn misbehave(address: SocketAddr, request: &[u8]) -> Vec<TcpStream> {
     let connected = |request: &[u8]| {
         let mut stream = connect(address);
         stream.write_all(request).unwrap();
@@ -64,11 +88,27 @@ pub(crate) fn misbehave(address: SocketAddr, request: &[u8]) -> Vec<TcpStream> {
     [&[], &request[..1], request, request].map(connected).into()
 }
 
-/// Sends bytes and returns all that arrives until the server ends the connection.
-pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> String {
+/// Sends bytes, and shuts down a direction after that; returns all that arrives until the server
+/// ends the connection.
+pub(crate) fn exchange(
+    address: SocketAddr,
+    request: &str,
+    shut: Option<Shutdown>,
+) -> io::Result<String> {
     let mut stream = connect(address);
-    stream.write_all(request).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    String::from_utf8(answer).unwrap()
+    stream.write_all(request.as_bytes())?;
+    if let Some(how) = shut {
+        stream.shutdown(how)?;
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Fails unless an answer ends with the greeting of the examples.
+pub(crate) fn expect_greeting(answer: &str) -> io::Result<()> {
+    match answer.ends_with("hello!\n") {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{answer:?} and not the greeting"))),
+    }
 }

@@ -1,7 +1,7 @@
 //! Tests the repository's examples, compiled as the documentation says.
 
 use super::build::{self, Compiler, Linking, Program};
-use super::clients::{connect, exchange, misbehave, play_ping_pong};
+use super::clients::{connect, exchange, expect_greeting, play_ping_pong, try_patience};
 use super::run::{DRIVERS, Server, eventually, run};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -90,21 +90,12 @@ fn servers_survive_their_clients() {
             command.env("MEGAPIPE_DRIVER", driver).arg("0");
             command.args((name == "send_file").then_some(&page));
             let server = Server::start(&mut command);
-            greet(name, &server).unwrap();
-            let before = server.descriptors();
             let request: &[u8] = match name {
                 "http_hello" => b"GET / HTTP/1.1\r\n\r\n",
                 _ => b"hello!\n",
             };
-            for _ in 0..3 {
-                let stalled = misbehave(server.address, request);
-                server.signal(libc::SIGSTOP);
-                server.signal(libc::SIGCONT);
-                greet(name, &server).unwrap_or_else(|error| panic!("{name}, {driver}: {error}"));
-                drop(stalled);
-            }
-            let back = || server.descriptors() <= before;
-            assert!(eventually(back), "{name}, {driver}: {} of {before}", server.descriptors());
+            let (what, greet) = (format!("{name}, {driver}"), || greet(name, &server));
+            try_patience(&what, server.process(), server.address, request, greet);
         }
     }
 }
@@ -132,21 +123,12 @@ fn a_lack_of_descriptors_passes() {
 
 /// One exchange with an example, up to the end of the connection.
 fn greet(name: &str, server: &Server) -> io::Result<()> {
-    let mut stream = connect(server.address);
-    if name == "send_file" || name == "the header's" {
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-    } else if name == "http_hello" {
-        stream.write_all(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")?;
-    } else {
-        stream.write_all(b"hello!\n")?;
-        stream.shutdown(Shutdown::Write)?;
-    }
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    match answer.ends_with("hello!\n") {
-        true => Ok(()),
-        false => Err(io::Error::other(format!("{answer:?} and not the greeting"))),
-    }
+    let (request, ends) = match name {
+        "send_file" | "the header's" => ("GET / HTTP/1.0\r\n\r\n", None),
+        "http_hello" => ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", None),
+        _ => ("hello!\n", Some(Shutdown::Write)),
+    };
+    expect_greeting(&exchange(server.address, request, ends)?)
 }
 
 /// The examples' own Makefile finds the library as users do who have installed it: by pkg-config.
@@ -253,7 +235,7 @@ fn send_file_sends_the_file() {
 /// Checks what both HTTP servers answer.
 pub(super) fn speak(server: &Server) {
     const GET: &str = "GET / HTTP/1.1\r\nHost: here\r\n";
-    let ask = |request: &str| exchange(server.address, request.as_bytes());
+    let ask = |request: &str| exchange(server.address, request, None).unwrap();
     let many = format!("{GET}\r\n").repeat(500) + GET + "Connection: close\r\n\r\n";
     let answers = ask(&many);
     assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 501);

@@ -101,16 +101,12 @@ impl Server {
         assert!(output.status.success(), "{}\n{complaints}", output.status);
     }
 
-    pub(crate) fn signal(&self, signal: i32) {
-        self.service.program.signal(signal);
+    pub(crate) fn process(&self) -> &Guard {
+        &self.service.program
     }
 
-    /// Returns how many descriptors the server has open; its main thread may have ended.
+    /// Returns how many descriptors the server has open.
     pub(crate) fn descriptors(&self) -> usize {
-        let id = self.service.program.0.id();
-        let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
-        let opened = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd"));
-        let counts = tasks.map(|task| opened(task.unwrap()).map_or(0, Iterator::count));
-        counts.max().unwrap()
+        self.process().descriptors()
     }
 }

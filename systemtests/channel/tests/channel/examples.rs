@@ -1,7 +1,9 @@
 //! Tests the example programs as a user runs them, over both drivers.
 
+use crate::clients::{exchange, expect_greeting, play_ping_pong, try_patience};
 use crate::common::process::name_of;
 use crate::common::{Pattern, TIME_LIMIT, set_time_limit};
+use crate::readme;
 use megapipe::DriverChoice;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -57,8 +59,27 @@ impl Running {
     }
 }
 
+/// The TCP servers among the examples, and README.md's.
+pub(crate) fn servers_go_on_whatever_their_clients_do(driver: DriverChoice) {
+    let (_behind, target) = Running::serve(driver, "ping_pong", &[]);
+    let target = target.to_string();
+    let examples: [(&str, &[&str]); 2] = [("ping_pong", &[]), ("proxy", &[&target])];
+    let servers = examples.map(|(name, words)| {
+        let (server, address) = Running::serve(driver, name, words);
+        (name, server.process, address)
+    });
+    let readme = readme::Server::start(driver);
+    for (name, process, address) in
+        servers.into_iter().chain([("README.md", readme.process, readme.address)])
+    {
+        let greet = || expect_greeting(&exchange(address, "hello!\n", Some(Shutdown::Write))?);
+        try_patience(name, &process, address, b"hello!\n", greet);
+    }
+}
+
 pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
-    let (server, address) = Running::serve(driver, "ping_pong", &[]);
+    let (_server, address) = Running::serve(driver, "ping_pong", &[]);
+    play_ping_pong(address);
     let mut clients: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
     clients.iter().for_each(set_time_limit);
@@ -76,33 +97,6 @@ pub(crate) fn ping_pong_returns_messages(driver: DriverChoice) {
             pattern.check(0, &found);
         }
     }
-    // Clients that leave, reset, end their direction or stall do not disturb the others, nor does
-    // stopping the server.
-    let stalled: Vec<TcpStream> = (0..20)
-        .map(|_| {
-            drop(TcpStream::connect(address).unwrap());
-            let mut reset = TcpStream::connect(address).unwrap();
-            // Closing it with unread input resets the connection.
-            reset.write_all(b"unread").unwrap();
-            reset.peek(&mut [0]).unwrap();
-            drop(reset);
-            let mut halved = TcpStream::connect(address).unwrap();
-            halved.write_all(b"half").unwrap();
-            halved.shutdown(Shutdown::Write).unwrap();
-            let mut answer = String::new();
-            halved.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer, "half");
-            TcpStream::connect(address).unwrap()
-        })
-        .collect();
-    server.process.signal(libc::SIGSTOP);
-    server.process.signal(libc::SIGCONT);
-    drop(clients.remove(0));
-    clients[0].write_all(b"still there").unwrap();
-    let mut found = [0; 11];
-    clients[0].read_exact(&mut found).unwrap();
-    assert_eq!(&found, b"still there");
-    drop(stalled);
 }
 
 pub(crate) fn udp_echo_returns_datagrams(driver: DriverChoice) {
@@ -120,6 +114,29 @@ pub(crate) fn udp_echo_returns_datagrams(driver: DriverChoice) {
             assert_eq!((count, sender), (bytes, address));
             pattern.check(0, &room[..count]);
         }
+    }
+}
+
+/// Clients leave before their answer comes, or do not read it, and the server is stopped.
+pub(crate) fn udp_echo_goes_on_whatever_its_clients_do(driver: DriverChoice) {
+    let (server, address) = Running::serve(driver, "udp_echo", &[]);
+    let bound = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (deaf, honest) = (bound(), bound());
+    honest.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    for round in 0..3 {
+        for _ in 0..20 {
+            deaf.send_to(&[7; 1400], address).unwrap();
+            bound().send_to(b"gone", address).unwrap();
+        }
+        server.process.signal(libc::SIGSTOP);
+        server.process.signal(libc::SIGCONT);
+        // A datagram may be lost while the others fill the server's queue.
+        let is_answered = testkit::eventually(TIME_LIMIT, || {
+            honest.send_to(&[round], address).unwrap();
+            let mut found = [0xff];
+            honest.recv(&mut found).is_ok_and(|bytes| bytes == 1 && found == [round])
+        });
+        assert!(is_answered, "round {round}");
     }
 }
 
@@ -203,12 +220,17 @@ pub(crate) fn a_proxy_passes_bytes_ends_and_resets_on(driver: DriverChoice) {
 pub(crate) fn copy_file_copies(driver: DriverChoice) {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
-    for bytes in [0, 1, (3 << 20) + 1] {
+    for bytes in [0, 1, (32 << 20) + 1] {
         let content = Pattern::new(bytes as u64).bytes(0, bytes);
         std::fs::write(&from, &content).unwrap();
         let mut command = example(driver, "copy_file");
         command.arg(&from).arg(&to);
-        let (status, output) = Running::start(command).end();
+        let copying = Running::start(command);
+        for _ in 0..10 {
+            copying.process.signal(libc::SIGSTOP);
+            copying.process.signal(libc::SIGCONT);
+        }
+        let (status, output) = copying.end();
         assert!(status.success(), "{bytes} bytes: {status}");
         assert_eq!(output, format!("{bytes} bytes copied\n"));
         assert!(std::fs::read(&to).unwrap() == content, "{bytes} bytes: the copy differs");
@@ -236,6 +258,9 @@ pub(crate) fn ticks_end_on_signals(driver: DriverChoice) {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut ticks = Running::start(example(driver, "ticks"));
         // After the first tick the program has blocked the signals.
+        assert!(ticks.line().starts_with("tick "));
+        ticks.process.signal(libc::SIGSTOP);
+        ticks.process.signal(libc::SIGCONT);
         assert!(ticks.line().starts_with("tick "));
         ticks.process.signal(signal);
         let (status, output) = ticks.end();

@@ -9,6 +9,8 @@ mod devices;
 #[path = "../../../../crates/megapipe/tests/bodies/model.rs"]
 mod model;
 
+#[path = "../capi/clients.rs"]
+mod clients;
 mod crowd;
 mod examples;
 mod process_1;
@@ -25,8 +27,10 @@ conformance! {
         an_overrun_of_netlink_is_told;
     examples:
         a_proxy_passes_bytes_ends_and_resets_on,
+        servers_go_on_whatever_their_clients_do,
         ping_pong_returns_messages,
         udp_echo_returns_datagrams,
+        udp_echo_goes_on_whatever_its_clients_do,
         copy_file_copies,
         ticks_end_by_themselves,
         ticks_end_on_signals;

@@ -7,7 +7,7 @@ mod server;
 use crate::common::{Pattern, TIME_LIMIT, set_time_limit};
 use clients::Flood;
 use megapipe::DriverChoice;
-use server::Server;
+pub(crate) use server::Server;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};

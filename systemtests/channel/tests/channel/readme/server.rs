@@ -15,7 +15,7 @@ use testkit::process::{Guard, example};
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     driver: DriverChoice,
-    process: Guard,
+    pub(crate) process: Guard,
     /// Reserves the port.
     _kept: OwnedFd,
 }
