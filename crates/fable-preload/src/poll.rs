@@ -122,7 +122,8 @@ impl Poll {
             ready += c_int::from(events != 0);
             complete &= events == watched.events & !ALWAYS;
             // A ring has room even if its reader is gone, which only the kernel knows.
-            complete &= events & WRITABLE == 0 || !watched.connection.is_look_due();
+            let is_known = !watched.connection.has_ended() && !watched.connection.is_look_due();
+            complete &= events & WRITABLE == 0 || is_known;
         }
         (ready, complete)
     }

@@ -315,3 +315,40 @@ pub(crate) unsafe fn unmap(at: *mut u8, bytes: usize) {
     // SAFETY: the caller guarantees that nothing uses the memory.
     unsafe { libc::munmap(at.cast(), bytes) };
 }
+
+/// A number that can be read from a file.
+///
+/// # Safety
+/// The type must be plain data: every pattern of bytes is valid.
+pub(crate) unsafe trait Number: Copy + Default {}
+
+// SAFETY: a number.
+unsafe impl Number for u32 {}
+// SAFETY: a number.
+unsafe impl Number for u64 {}
+
+/// Reads a number at a position of a file; an error if there is none.
+pub(crate) fn read_number_at<T: Number>(fd: c_int, offset: i64) -> Result<T> {
+    let mut number = T::default();
+    let place = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: size_of::<T>() };
+    // SAFETY: the list has one entry, a local variable.
+    let read = check(unsafe { real::preadv(fd, &raw const place, 1, offset) })?;
+    if read == size_of::<T>() { Ok(number) } else { Err(Errno(libc::EIO)) }
+}
+
+/// Returns whether another process, or another mapping of this one, has the page at an address,
+/// which this process has touched. `None` if the kernel does not tell (`/proc/self/pagemap`, see
+/// proc_pid_pagemap(5)).
+pub(crate) fn is_mapped_elsewhere(at: *const u8) -> Option<bool> {
+    const PRESENT: u64 = 1 << 63;
+    const EXCLUSIVE: u64 = 1 << 56;
+    // SAFETY: the path ends with zero, and sysconf(3) takes a number.
+    let (fd, page_bytes) = unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = libc::open(c"/proc/self/pagemap".as_ptr(), flags);
+        (fd, libc::sysconf(libc::_SC_PAGESIZE) as usize)
+    };
+    let entry = read_number_at::<u64>(fd, (at as usize / page_bytes * size_of::<u64>()) as i64);
+    close(fd);
+    entry.ok().filter(|entry| entry & PRESENT != 0).map(|entry| entry & EXCLUSIVE == 0)
+}

@@ -203,6 +203,54 @@ static void end_with_unread_bytes(void) {
     release(pair);
 }
 
+/* The connection is ended by an administrator, from a third process, after the peer has read
+   everything. Before that the peer slept, so that it may have been woken by more than that. */
+static void destroyed(void) {
+    int orders[2], done[2];
+    char byte = 'x';
+    CHECK(pipe(orders) == 0 && pipe(done) == 0);
+    pid_t administrator = fork();
+    CHECK(administrator >= 0);
+    if (administrator == 0) {
+        in_port_t port;
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        CHECK(read(orders[0], &port, sizeof port) == sizeof port);
+        destroy(port);
+        CHECK(write(done[1], &byte, 1) == 1);
+        _exit(0);
+    }
+    struct pair pair = connect_pair(1);
+    struct pollfd entry = {.fd = pair.fd, .events = POLLIN | POLLRDHUP};
+    if (pair.peer == 0) {
+        CHECK(poll(&entry, 1, 10000) == 1);
+        CHECK(recv(pair.fd, &byte, 1, 0) == 1);
+        in_port_t port = own_port(pair.fd);
+        CHECK(write(orders[1], &port, sizeof port) == sizeof port);
+        CHECK(read(done[0], &byte, 1) == 1);
+        say(0);
+        await(1);
+        tell("read of the peer", recv(pair.fd, &byte, 1, 0));
+        exit(0);
+    }
+    usleep(200000);
+    CHECK(send(pair.fd, &byte, 1, 0) == 1);
+    if (strcmp(leave_by, "poll") == 0) {
+        int count = poll(&entry, 1, 10000);
+        printf("poll: %d, %#x\n", count, entry.revents);
+    } else if (strcmp(leave_by, "read") == 0) {
+        tell("waiting read", recv(pair.fd, &byte, 1, 0));
+    }
+    await(0);
+    show_poll(pair.fd);
+    tell("read", recv(pair.fd, &byte, 1, 0));
+    tell("read again", recv(pair.fd, &byte, 1, 0));
+    signal(SIGPIPE, SIG_IGN);
+    tell("send", send(pair.fd, "abc", 3, 0));
+    say(1);
+    part(pair);
+    CHECK(waitpid(administrator, NULL, 0) == administrator);
+}
+
 /* A server passes the connection to a program after the client has sent all and ended. */
 static void executed_after_an_end(void) {
     struct pair pair = connect_pair(1);
@@ -282,6 +330,7 @@ static const struct test_case CASES[] = {
     {"sends", sends_after_an_end},
     {"bytes", bytes_before_an_end},
     {"unread", end_with_unread_bytes},
+    {"destroyed", destroyed},
     {"executed", executed_after_an_end},
     {"passed", passed_after_an_end},
 };

@@ -55,13 +55,17 @@ static int ends_process(void) {
     return strcmp(leave_by, "exit") == 0 || is_killed();
 }
 
-/* Ends a connection as an administrator does, by ss(8). */
-static void destroy(int fd) {
+static in_port_t own_port(int fd) {
     struct sockaddr_in own;
     socklen_t size = sizeof own;
     CHECK(getsockname(fd, (struct sockaddr *)&own, &size) == 0);
+    return ntohs(own.sin_port);
+}
+
+/* Ends the connection from a port as an administrator does, by ss(8). */
+static void destroy(in_port_t port) {
     char command[64];
-    snprintf(command, sizeof command, "ss -KtnH sport = :%d >/dev/null", ntohs(own.sin_port));
+    snprintf(command, sizeof command, "ss -KtnH sport = :%d >/dev/null", port);
     CHECK(system(command) == 0);
 }
 
@@ -76,7 +80,7 @@ static void go(int fd) {
     } else if (strcmp(leave_by, "exit") == 0) {
         exit(0);
     } else if (strcmp(leave_by, "destroy") == 0) {
-        destroy(fd);
+        destroy(own_port(fd));
     } else {
         struct linger none = {.l_onoff = 1};
         if (strcmp(leave_by, "abort") == 0) {

@@ -20,6 +20,10 @@ pub(super) const DOORBELLS_AT_ONCE: usize = 64;
 /// without end must not keep this thread.
 pub(super) const DISCARDS_MAX: u32 = 256;
 
+/// The longest wait for the memory of a peer that has just ended, which another process may look
+/// at, in milliseconds.
+const UNMAPPING_TURNS: u32 = 10;
+
 /// How often doorbells are tried, and the pause if the kernel lacks memory for one: for a second.
 const TRIES_MAX: u32 = 1000;
 static LACK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -188,10 +192,28 @@ impl Connection {
 
     /// Returns whether the kernel may have reset the connection for a doorbell: it does if a killed
     /// peer had not removed it, or it arrived after the peer's end. Otherwise a reset is the
-    /// peer's, as with SO_LINGER, or an administrator's.
+    /// peer's, as with SO_LINGER, or an administrator's, after which the peer lives on. Called
+    /// after a reset.
     pub(super) fn may_doorbell_reset(&self) -> bool {
         let theirs = self.theirs();
-        !theirs.aborts() && theirs.keeps_doorbells(get(&self.own().rung))
+        !theirs.aborts() && theirs.keeps_doorbells(get(&self.own().rung)) && !self.is_peer_alive()
+    }
+
+    /// Returns whether a process of the peer still has the page after a reset. A process that ends
+    /// gives its memory back before it closes its sockets. `false` if that is unknown: the kernel
+    /// does not tell, or other processes have this end.
+    fn is_peer_alive(&self) -> bool {
+        const GONE: u32 = 1;
+        const ALIVE: u32 = 2;
+        let own = self.own();
+        if own.peer_lives.load(Ordering::Relaxed) == 0 {
+            let page = self.page.load(Ordering::Relaxed);
+            let is_gone = || sys::is_mapped_elsewhere(page) != Some(true);
+            let is_unknown = own.holders.load(Ordering::Acquire) != 1;
+            let gone = is_unknown || sys::wait_until(UNMAPPING_TURNS, is_gone);
+            own.peer_lives.store(if gone { GONE } else { ALIVE }, Ordering::Relaxed);
+        }
+        own.peer_lives.load(Ordering::Relaxed) == ALIVE
     }
 
     /// Removes the doorbells that have arrived. Returns whether the last one was among them, for an

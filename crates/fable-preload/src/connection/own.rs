@@ -43,6 +43,8 @@ pub(crate) struct OwnState {
     pub(crate) ended: AtomicU32,
     /// Whether it is decided how to report the end of a peer that has not announced it.
     judged: AtomicU32,
+    /// Whether a reset found the peer alive: 0 while that was not asked.
+    pub(crate) peer_lives: AtomicU32,
     /// Whether bytes were written for a peer that had been killed, which resets the connection.
     pub(crate) late_bytes: AtomicU32,
     /// A socket error that a call of the library got, for the application's next call.

@@ -68,6 +68,7 @@ cases! { "ends":
     writes_after_an_end_fail_as_the_kernel_s_do = "sends" ENDS;
     bytes_before_an_end_are_read_first = "bytes" ENDS;
     unread_bytes_make_a_reset_of_the_end = "unread" ENDS;
+    a_destroyed_connection_is_an_error_to_both_ends = "destroyed" &["read", "poll", "later"];
     an_executed_program_reads_what_a_peer_left = "executed" EXECUTED;
     a_passed_descriptor_brings_what_a_peer_left = "passed" CLOSED;
 }
