@@ -277,6 +277,52 @@ static void checked(void) {
     release(pair);
 }
 
+/* Returns how many clients wait at a rendezvous of the library at this port, at most. */
+static int waiting_visitors(in_port_t port) {
+    char name[32], line[512];
+    int most = 0, count;
+    snprintf(name, sizeof name, "@fable-preload-3/%04x", port);
+    FILE *sockets = popen("ss -xlH", "r");
+    CHECK(sockets != NULL);
+    while (fgets(line, sizeof line, sockets) != NULL) {
+        if (strstr(line, name) == NULL) continue;
+        CHECK(sscanf(line, "%*s %*s %d", &count) == 1);
+        if (count > most) most = count;
+    }
+    CHECK(pclose(sockets) == 0);
+    return most;
+}
+
+/* Listens at one port for both versions, as many servers do. Clients use only one of them. */
+static void idle_listener(void) {
+    struct sockaddr_in four;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int one = 1, listeners[2] = {-1, socket(AF_INET6, SOCK_STREAM, 0)};
+    CHECK(setsockopt(listeners[1], IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one) == 0);
+    do {
+        close(listeners[0]);
+        listeners[0] = listen_anywhere(&four);
+        six.sin6_port = four.sin_port;
+    } while (bind(listeners[1], (struct sockaddr *)&six, sizeof six) != 0);
+    CHECK(listen(listeners[1], 512) == 0);
+    int uses_six = strcmp(leave_by, "6") == 0;
+    struct pair pair = {.peer = fork()};
+    CHECK(pair.peer >= 0);
+    for (int turn = 0; turn < 300; turn++) {
+        if (pair.peer == 0) {
+            pair.fd = socket(uses_six ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+            const void *address = uses_six ? (void *)&six : (void *)&four;
+            CHECK(connect(pair.fd, address, uses_six ? sizeof six : sizeof four) == 0);
+        } else {
+            CHECK((pair.fd = accept(listeners[uses_six], NULL, NULL)) >= 0);
+        }
+        greet(pair.fd);
+        close(pair.fd);
+    }
+    part(pair);
+    printf("waiting: %s\n", waiting_visitors(ntohs(four.sin_port)) < 100 ? "few" : "many");
+}
+
 static const struct test_case CASES[] = {
     {"interrupted", interrupted_send},
     {"restarted", restarted_send},
@@ -289,6 +335,7 @@ static const struct test_case CASES[] = {
     {"bounded", bounded_buffers},
     {"scattered", scattered_reads},
     {"checked", checked},
+    {"idle-listener", idle_listener},
 };
 
 int main(int count, char **arguments) {

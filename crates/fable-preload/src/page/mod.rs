@@ -92,12 +92,23 @@ fn fill(fd: c_int, ring_bytes: u64) -> Result<*mut u8> {
     Ok(at)
 }
 
+/// Returns whether a file is a memory file with the seals of a page.
+fn is_sealed(fd: c_int) -> bool {
+    // SAFETY: F_GET_SEALS has no argument; for another type of file the call fails.
+    let seals = unsafe { real::fcntl(fd, libc::F_GET_SEALS, 0) };
+    seals >= 0 && seals & SEALS == SEALS && seals & libc::F_SEAL_WRITE == 0
+}
+
+/// Returns whether a file is a page that nobody uses yet, without mapping it.
+pub(crate) fn is_offered(fd: c_int) -> bool {
+    let offset = core::mem::offset_of!(Page, standing);
+    is_sealed(fd) && sys::read_number_at(fd, offset as i64).is_ok_and(Standing::is_offer)
+}
+
 /// Maps a memory file of another process, after checking its seals and its size. Returns the
 /// mapping, which the caller owns, and the size of a ring.
 pub(crate) fn open(fd: c_int) -> Result<(*mut u8, u64)> {
-    // SAFETY: F_GET_SEALS has no argument; for another type of file the call fails.
-    let seals = unsafe { real::fcntl(fd, libc::F_GET_SEALS, 0) };
-    if seals < 0 || seals & SEALS != SEALS || seals & libc::F_SEAL_WRITE != 0 {
+    if !is_sealed(fd) {
         return Err(Errno(libc::EPERM));
     }
     // SAFETY: the structure is plain data, for which zeros are valid.

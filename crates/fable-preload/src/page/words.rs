@@ -31,6 +31,11 @@ impl Standing {
     /// The client has given it up before anybody used it.
     const REVOKED: u32 = 2;
 
+    /// Returns whether a word of a page that is not mapped is that of an offer that stands.
+    pub(crate) fn is_offer(word: u32) -> bool {
+        word == Self::OFFERED
+    }
+
     pub(crate) fn is_accepted(&self) -> bool {
         self.0.load(Ordering::Acquire) == Self::ACCEPTED
     }

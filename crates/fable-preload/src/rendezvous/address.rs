@@ -59,7 +59,8 @@ impl Address {
         Self::ask(real::getpeername, fd)
     }
 
-    fn is_version_4(&self) -> bool {
+    /// Returns whether the address is one of version 4.
+    pub(crate) fn is_version_4(&self) -> bool {
         self.host[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]
     }
 

@@ -6,7 +6,7 @@ use preload::real;
 use libc::{sockaddr, socklen_t};
 
 use super::message::Message;
-use super::{Address, PLACES, is_tcp, name, unix_socket};
+use super::{Address, PLACES, is_tcp, name, places, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::CountedRef;
 use crate::{page, settings, sys, table};
@@ -29,7 +29,7 @@ pub(crate) unsafe fn offer(
     if server.port == 0 || server.is_unspecified() || !is_tcp(fd) {
         return None;
     }
-    let places = Places::find(server.port);
+    let places = Places::find(&server);
     if places.count == 0 || !server.is_near() {
         return None;
     }
@@ -47,35 +47,38 @@ pub(crate) unsafe fn offer(
 
 /// The listening processes at a port to which an offer can be sent, each as a connected socket.
 struct Places {
-    sockets: [c_int; PLACES as usize],
+    sockets: [c_int; 2 * PLACES as usize],
     count: usize,
 }
 
 impl Places {
-    fn find(port: u16) -> Self {
-        let mut places = Places { sockets: [-1; PLACES as usize], count: 0 };
+    fn find(server: &Address) -> Self {
+        let mut found = Places { sockets: [-1; 2 * PLACES as usize], count: 0 };
+        for mut kind in places(server.is_version_4()) {
+            while kind.next().is_some_and(|place| found.visit(server.port, place)) {}
+        }
+        found
+    }
+
+    /// Connects to a place. Returns whether there may be a next one.
+    fn visit(&mut self, port: u16, place: u32) -> bool {
         // SAFETY: geteuid(2) has no arguments.
         let me = unsafe { libc::geteuid() };
-        for place in 0..PLACES {
-            let socket = unix_socket();
-            let (to, size) = name(port, place);
-            // SAFETY: `to` has the announced size.
-            let result = unsafe { real::connect(socket, (&raw const to).cast(), size) };
-            // Another user could take this name, and so get the bytes that are meant for a server.
-            let trusted =
-                result == 0 && sys::peer_user(socket).is_some_and(|user| user == me || user == 0);
-            if trusted {
-                places.sockets[places.count] = socket;
-                places.count += 1;
-                continue;
-            }
-            let nobody = result != 0 && sys::errno() == libc::ECONNREFUSED;
-            sys::close(socket);
-            if nobody {
-                break;
-            }
+        let socket = unix_socket();
+        let (to, size) = name(port, place);
+        // SAFETY: `to` has the announced size.
+        let result = unsafe { real::connect(socket, (&raw const to).cast(), size) };
+        // Another user could take this name, and so get the bytes that are meant for a server.
+        let trusted =
+            result == 0 && sys::peer_user(socket).is_some_and(|user| user == me || user == 0);
+        if trusted {
+            self.sockets[self.count] = socket;
+            self.count += 1;
+            return true;
         }
-        places
+        let nobody = result != 0 && sys::errno() == libc::ECONNREFUSED;
+        sys::close(socket);
+        !nobody
     }
 
     fn sockets(&self) -> impl Iterator<Item = c_int> {

@@ -19,6 +19,7 @@ mod peer;
 mod server;
 
 use core::ffi::c_int;
+use core::ops::Range;
 use preload::real;
 
 use address::Address;
@@ -27,8 +28,17 @@ pub(crate) use server::{Listener, listening, move_aside};
 
 use crate::sys;
 
-/// The most listening sockets that share a port (SO_REUSEPORT) and can be found.
+/// The most listening sockets of a kind that share a port (SO_REUSEPORT) and can be found.
 const PLACES: u32 = 8;
+/// The first place of sockets that accept only version 6, which programs often have beside one for
+/// version 4: its clients need not make offers to them.
+const ONLY_6: u32 = 1 << 8;
+
+/// Returns the places at a port where clients of this version find listening sockets, by kind.
+fn places(is_version_4: bool) -> impl Iterator<Item = Range<u32>> {
+    let kinds = if is_version_4 { &[0][..] } else { &[0, ONLY_6] };
+    kinds.iter().map(|first| *first..first + PLACES)
+}
 
 /// Returns the abstract name of a port's rendezvous, and its size.
 fn name(port: u16, place: u32) -> (libc::sockaddr_un, libc::socklen_t) {

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use preload::real;
 
 use super::message::{Message, Received};
-use super::{Address, PLACES, is_tcp, name, peer, unix_socket};
+use super::{Address, ONLY_6, PLACES, is_tcp, name, peer, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::{Counted, CountedRef};
 use crate::page;
@@ -24,6 +24,10 @@ const OFFERS_OF_A_SOCKET_MAX: u32 = 8;
 /// How long an accepting process waits, in milliseconds, until another one that shares the listener
 /// has looked for its own offer. Then the connection stays in TCP.
 const TURN_MS: u32 = 20;
+
+/// How many connections a listening socket upgrades until those of its process at the same port are
+/// tidied too.
+const TIDY_EVERY: u32 = 64;
 
 /// State that is shared by all processes which inherited the listening socket.
 #[repr(C)]
@@ -46,6 +50,9 @@ pub(crate) struct Listener {
     /// For questions about the other end of a connection, with the lock held.
     diagnosis: AtomicI32,
     user: AtomicU32,
+    port: AtomicU32,
+    /// Connections that this process has upgraded.
+    upgraded: AtomicU32,
     shared: AtomicPtr<Shared>,
 }
 
@@ -83,7 +90,11 @@ pub(crate) fn listening(fd: c_int) {
     }
     let Some(port) = Address::here(fd).map(|here| here.port) else { return };
     let Some(diagnosis) = peer::open(fd) else { return };
-    let Some(rendezvous) = (0..PLACES).find_map(|place| open(port, place)) else {
+    let accepts_only_6 = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6)
+        && sys::option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Ok(0);
+    let first = if accepts_only_6 { ONLY_6 } else { 0 };
+    let mut places = first..first + PLACES;
+    let Some(rendezvous) = places.find_map(|place| open(port, place)) else {
         return sys::close(diagnosis);
     };
     let mut store = [-1; 2];
@@ -101,6 +112,7 @@ pub(crate) fn listening(fd: c_int) {
     listener.store_in.store(aside(store[1]), Ordering::Relaxed);
     listener.diagnosis.store(aside(diagnosis), Ordering::Relaxed);
     listener.shared.store(shared.cast(), Ordering::Relaxed);
+    listener.port.store(port.into(), Ordering::Relaxed);
     // SAFETY: geteuid(2) has no arguments.
     listener.user.store(unsafe { libc::geteuid() }, Ordering::Relaxed);
     table::put(fd, CountedRef::first(listener));
@@ -160,6 +172,8 @@ impl Listener {
             store_in: AtomicI32::new(-1),
             diagnosis: AtomicI32::new(-1),
             user: AtomicU32::new(0),
+            port: AtomicU32::new(0),
+            upgraded: AtomicU32::new(0),
             shared: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -187,7 +201,21 @@ impl Listener {
                     statistics::count(Why::Accepted);
                     table::put(fd, connection);
                 }
-                return;
+                return self.tidy_others();
+            }
+        }
+    }
+
+    /// Closes what clients have offered to other listening sockets at this port and is used by now.
+    /// A socket that accepts nothing itself would keep the memory of thousands of connections.
+    fn tidy_others(&self) {
+        if !self.upgraded.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIDY_EVERY) {
+            return;
+        }
+        let port = self.port.load(Ordering::Relaxed);
+        for (_, other) in table::entries::<Listener>(0, c_int::MAX) {
+            if !core::ptr::eq(other.object(), self) && other.port.load(Ordering::Relaxed) == port {
+                other.seek(None, 0);
             }
         }
     }
@@ -196,14 +224,21 @@ impl Listener {
     ///
     /// Never waits for a client: its offer for this connection was sent before it connected.
     fn find(&self, fd: c_int) -> Option<c_int> {
+        self.seek(Some(fd), TURN_MS)
+    }
+
+    /// Looks through the offers, for that of a connection if one is given, when it gets the lock
+    /// within some milliseconds.
+    fn seek(&self, fd: Option<c_int>, turn_ms: u32) -> Option<c_int> {
         let rendezvous = self.rendezvous.load(Ordering::Relaxed);
         if !table::is_reserved(rendezvous) {
             return None;
         }
         // SAFETY: the memory is mapped as long as the listener is held; its words are atomics.
         let shared = unsafe { &*self.shared.load(Ordering::Relaxed) };
-        let _guard = shared.lock.take_within(TURN_MS).ok()?;
-        let mut seeker = Seeker { listener: self, shared, peer: None, fd };
+        let _guard = shared.lock.take_within(turn_ms).ok()?;
+        let peer = if fd.is_none() { Some(None) } else { None };
+        let mut seeker = Seeker { listener: self, shared, peer, fd: fd.unwrap_or(-1) };
         seeker.look_into_store().or_else(|| seeker.hear_new_visitors(rendezvous))
     }
 
@@ -308,10 +343,12 @@ impl Seeker<'_> {
         None
     }
 
-    /// Puts a message into the store, unless it is stale or there is no room.
+    /// Puts a message into the store, unless it is stale, another connection uses the memory, or
+    /// there is no room.
     fn keep(&self, message: Message, descriptor: c_int) -> bool {
         let store = self.listener.store_in.load(Ordering::Relaxed);
-        let is_kept = !message.is_stale() && message.send(store, descriptor);
+        let stands = !message.is_offer() || page::is_offered(descriptor);
+        let is_kept = stands && !message.is_stale() && message.send(store, descriptor);
         if is_kept {
             self.shared.stored.fetch_add(1, Ordering::Relaxed);
         }

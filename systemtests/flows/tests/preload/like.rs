@@ -83,6 +83,7 @@ cases! { "like":
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     one_call_fills_several_buffers = "scattered" &["close"];
     a_buffer_that_is_too_small_ends_the_program = "checked" &["close"];
+    a_listener_that_accepts_nothing_keeps_few_offers = "idle-listener" &["4", "6"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
 
