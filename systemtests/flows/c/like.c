@@ -277,6 +277,47 @@ static void checked(void) {
     release(pair);
 }
 
+/* Returns the processor time that this process has used, in microseconds. */
+static long processor_us(void) {
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+    struct timeval user = used.ru_utime, system = used.ru_stime;
+    return (user.tv_sec + system.tv_sec) * 1000000 + user.tv_usec + system.tv_usec;
+}
+
+/* Waits for the peer's end only, while bytes are unread before it: first in vain, then until it
+   comes. */
+static void waits_for_an_end_only(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        send_all(pair.fd, 3, 0, 1000);
+        say(0);
+        await(1);
+        CHECK(shutdown(pair.fd, SHUT_WR) == 0);
+        expect_end(pair.fd);
+        exit(0);
+    }
+    await(0);
+    uint32_t edge = strcmp(leave_by, "edge") == 0 ? EPOLLET : 0;
+    struct epoll_event event = {.events = EPOLLRDHUP | edge};
+    struct pollfd entry = {.fd = pair.fd, .events = POLLRDHUP};
+    int set = epoll_create1(0), is_poll = strcmp(leave_by, "poll") == 0;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event) == 0);
+    for (int turn = 0; turn < 2; turn++) {
+        int limit_ms = turn == 0 ? 500 : 10000;
+        long before_us = processor_us();
+        int count = is_poll ? poll(&entry, 1, limit_ms) : epoll_wait(set, &event, 1, limit_ms);
+        const char *how = processor_us() - before_us < 50000 ? "idle" : "busy";
+        uint32_t events = is_poll ? (uint32_t)entry.revents : event.events;
+        printf("%s: %d, %#x\n", how, count, count == 1 ? events : 0);
+        if (turn == 0) say(1);
+    }
+    expect(pair.fd, 3, 0, 1000);
+    expect_end(pair.fd);
+    close(pair.fd);
+    part(pair);
+}
+
 /* Returns how many clients wait at a rendezvous of the library at this port, at most. */
 static int waiting_visitors(in_port_t port) {
     char name[32], line[512];
@@ -336,6 +377,7 @@ static const struct test_case CASES[] = {
     {"scattered", scattered_reads},
     {"checked", checked},
     {"idle-listener", idle_listener},
+    {"end-only", waits_for_an_end_only},
 };
 
 int main(int count, char **arguments) {

@@ -184,7 +184,10 @@ impl Connection {
     pub(crate) fn arm(&self, wanted: i16) -> bool {
         if wanted & (libc::POLLIN | libc::POLLRDHUP) != 0 {
             self.ask(self.mine().sleeping());
-            if self.has_news() {
+            // The kernel reports the end, whether or not bytes are unread before it.
+            let is_hidden = wanted & libc::POLLIN == 0 && self.has_unread();
+            let has_news = if is_hidden { self.must_progress() } else { self.has_news() };
+            if has_news {
                 return true;
             }
         }

@@ -40,11 +40,16 @@ impl Connection {
 
     /// Returns whether the memory shows that a read would not find the ring as empty as it was.
     pub(crate) fn has_news(&self) -> bool {
-        let own = self.own();
-        own.has_left()
-            || self.has_unread()
-            || (self.theirs().has_returned() && own.incoming.load(Ordering::Relaxed) != AFTER)
-            || self.has_orders()
+        let returned = || {
+            let incoming = self.own().incoming.load(Ordering::Relaxed);
+            self.theirs().has_returned() && incoming != AFTER
+        };
+        self.has_unread() || returned() || self.must_progress()
+    }
+
+    /// Returns whether [`Connection::progress`] has something to do, or the connection is plain.
+    pub(super) fn must_progress(&self) -> bool {
+        self.own().has_left() || self.has_orders()
     }
 
     /// Returns whether the peer requests something that [`Connection::progress`] does.

@@ -84,6 +84,7 @@ cases! { "like":
     one_call_fills_several_buffers = "scattered" &["close"];
     a_buffer_that_is_too_small_ends_the_program = "checked" &["close"];
     a_listener_that_accepts_nothing_keeps_few_offers = "idle-listener" &["4", "6"];
+    a_wait_for_an_end_sleeps_while_bytes_are_unread = "end-only" &["level", "edge", "poll"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
 
