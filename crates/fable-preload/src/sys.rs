@@ -185,6 +185,14 @@ pub(crate) fn wait_for(fd: c_int, events: i16, limit_ms: c_int) -> Result<()> {
     }
 }
 
+/// Returns whether the next byte of the stream is urgent data (tcp(7)).
+pub(crate) fn is_at_urgent(fd: c_int) -> bool {
+    const SIOCATMARK: usize = 0x8905;
+    let mut is_at: c_int = 0;
+    // SAFETY: the request writes a number, and the variable is local.
+    unsafe { real::ioctl(fd, SIOCATMARK, (&raw mut is_at) as usize) == 0 && is_at != 0 }
+}
+
 /// Returns SO_LINGER of a socket.
 pub(crate) fn linger(fd: c_int) -> libc::linger {
     let none = libc::linger { l_onoff: 0, l_linger: 0 };

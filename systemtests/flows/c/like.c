@@ -277,6 +277,27 @@ static void checked(void) {
     release(pair);
 }
 
+/* Urgent data arrive while a read waits for all bytes that it has room for. */
+static void urgent_data(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        for (int turn = 0; turn < 2; turn++) {
+            usleep(100000);
+            CHECK(send(pair.fd, "bytes", 5, 0) == 5);
+            usleep(100000);
+            if (turn == 0) CHECK(send(pair.fd, "!", 1, MSG_OOB) == 1);
+        }
+        close(pair.fd);
+        exit(0);
+    }
+    char room[100];
+    for (int turn = 0; turn < 3; turn++) {
+        printf("all: %zd\n", recv(pair.fd, room, sizeof room, MSG_WAITALL));
+    }
+    close(pair.fd);
+    part(pair);
+}
+
 /* Returns the processor time that this process has used, in microseconds. */
 static long processor_us(void) {
     struct rusage used;
@@ -378,6 +399,7 @@ static const struct test_case CASES[] = {
     {"checked", checked},
     {"idle-listener", idle_listener},
     {"end-only", waits_for_an_end_only},
+    {"urgent", urgent_data},
 };
 
 int main(int count, char **arguments) {

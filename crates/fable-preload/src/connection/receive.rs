@@ -131,7 +131,9 @@ impl Connection {
                     }
                     let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
                     fd = now(fd);
-                    let slept = self.wait_readable(fd, reading.stops_at_urgent);
+                    // As in the kernel, urgent data end a read of all that has moved bytes.
+                    let stops = reading.stops_at_urgent || cursor.moved > 0;
+                    let slept = self.wait_readable(fd, stops);
                     fd = now(fd);
                     match slept {
                         // The kernel ends a read of length zero at any wake-up.
@@ -154,7 +156,7 @@ impl Connection {
     fn read_rest(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
         let timeout_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
         while reading.wants_all() && !cursor.is_done() {
-            let found = sys::poll_one(fd, libc::POLLIN, timeout_ms);
+            let found = sys::poll_one(fd, libc::POLLIN | libc::POLLPRI, timeout_ms);
             if found == 0 || found & libc::POLLERR != 0 {
                 break;
             }
@@ -448,6 +450,10 @@ fn is_urgent(fd: c_int) -> bool {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
+    // As in the kernel, a read ends before urgent data, which the next one passes over.
+    if reading.wants_all() && cursor.moved > 0 && sys::is_at_urgent(fd) {
+        return Ok(Step::End);
+    }
     let flags = reading.flags & !libc::MSG_WAITALL;
     match receive_into(fd, cursor, limit, flags) {
         Ok(0) => Ok(Step::End),

@@ -85,6 +85,7 @@ cases! { "like":
     a_buffer_that_is_too_small_ends_the_program = "checked" &["close"];
     a_listener_that_accepts_nothing_keeps_few_offers = "idle-listener" &["4", "6"];
     a_wait_for_an_end_sleeps_while_bytes_are_unread = "end-only" &["level", "edge", "poll"];
+    urgent_data_end_a_read_of_all_that_has_moved_something = "urgent" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
 
