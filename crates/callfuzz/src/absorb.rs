@@ -230,6 +230,9 @@ impl Model {
             // first piece is lost: the kernel has reported it, and they return the bytes.
             self.incoming(end).was_reset = true;
         }
+        if self.was_killed(end.0, 1 - end.1) {
+            self.connections[end.0].has_late_bytes = true;
+        }
         let direction = self.outgoing(end);
         if takes_flags(op) && op.b & 128 != 0 {
             direction.send_urgent();

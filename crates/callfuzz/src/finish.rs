@@ -176,6 +176,7 @@ impl Run<'_> {
             let rules = [
                 (is_broken && connection.lacks_killed, Rule::UnreadOfKilled),
                 (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
+                (is_broken && connection.has_late_bytes, Rule::WriteToKilled),
                 (is_broken && connection.lacks_stack, Rule::StackEnded),
                 (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
                 // Bytes that were held back had not arrived, so they were not unread.

@@ -126,6 +126,9 @@ fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<
     if all(|connection| connection.lacks_shut) {
         return Some(Rule::UnreadOfShut);
     }
+    if all(|connection| connection.has_late_bytes) {
+        return Some(Rule::WriteToKilled);
+    }
     let is_told = connections.iter().all(|at| model.is_told_and_given(*at));
     let has_no_peer = match plan.op.verb {
         Verb::Poll | Verb::EpollWait => model.events(plan, found).iter().all(has_hung_up),

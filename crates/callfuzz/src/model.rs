@@ -203,6 +203,8 @@ pub(crate) struct Connection {
     pub(crate) lacks_shut: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
+    /// A side was written to after its peer was killed.
+    pub(crate) has_late_bytes: bool,
     /// The process on the stack has ended, and the stack with it.
     pub(crate) lacks_stack: bool,
 }

@@ -24,8 +24,8 @@ fuzzkit::rules! {
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
         WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
-            clock; sendfile, splice and urgent data may fail already where the kernel takes the \
-            first bytes (docs/preload.md).",
+            clock, and such bytes make a reset of its end; sendfile, splice and urgent data may \
+            fail already where the kernel takes the first bytes (docs/preload.md).",
         UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
             was given to another program or process, resets the connection (docs/preload.md).",
         UnreadOfShut: "An end that is shut in both directions with bytes unread, and is given to \
