@@ -103,8 +103,13 @@ pub unsafe extern "C" fn mp_write_more(
 ///
 /// file is the handle of the file in the same channel. The file's position does not matter and does
 /// not change; the file may be sent to any number of handles at once. It must stay registered: the
-/// channel does not send what it has not read when the file's handle ends. The channel alternates
-/// reading and sending in pieces of 128 KiB; mp_queued() counts all of size.
+/// channel does not send what it has not taken when the file's handle ends. mp_queued() counts all
+/// of size.
+///
+/// What is in the page cache is sent by sendfile(2), without a copy, if the socket is non-blocking,
+/// as connections of mp_accept() and mp_connect_to() are: set O_NONBLOCK of others before you
+/// register them. Otherwise the channel alternates reading and sending in pieces of 128 KiB. No
+/// disk blocks the thread, and there is no SIGPIPE.
 ///
 /// The event's errors:
 ///   ENODATA  the file ends before offset + size; all its bytes were sent

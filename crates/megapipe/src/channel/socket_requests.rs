@@ -84,11 +84,19 @@ impl<C> Channel<C> {
     /// the earlier writes of `handle`. [`Event::SendFile`](crate::Event::SendFile) reports that all
     /// were sent, or an error. The position of the file does not matter and does not change.
     ///
-    /// The channel alternates read(2) and send(2) in pieces of 128 KiB, with one buffer of that
-    /// size for each request in flight. This copies once more than sendfile(2), which would block
-    /// the thread on the disk and raise `SIGPIPE`. The file may be sent to any number of handles at
-    /// once. It must stay registered: the channel does not send what it has not read when the
-    /// file's handle ends (`EBADF`). Counts in full in [`Channel::queued_bytes`].
+    /// What is in the page cache is sent by sendfile(2), without a copy, if the socket is
+    /// non-blocking, as connections of [`Channel::accept`] and [`Channel::connect_to`] are. Set
+    /// `O_NONBLOCK` of others before you register them. For all else, and on connections of the
+    /// `mtcp` driver, the channel alternates read(2) and send(2) in pieces of 128 KiB, with one
+    /// buffer of that size for each request in flight. Either way no disk blocks the thread, and
+    /// there is no `SIGPIPE`. Where the kernel does not tell which pages are cached (before Linux
+    /// 6.5; from 6.14 on also for files that the process neither owns nor may write to), one byte
+    /// in 64 KiB is looked for, and a page that is missing in between does delay the thread. A
+    /// lightweight socket of io_uring has a descriptor during each call of sendfile(2).
+    ///
+    /// The file may be sent to any number of handles at once. It must stay registered: the channel
+    /// does not send what it has not taken when the file's handle ends (`EBADF`). Counts in full in
+    /// [`Channel::queued_bytes`].
     ///
     /// ```
     /// use megapipe::{Channel, Event};

@@ -17,6 +17,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+mod cached_file;
 mod datagram;
 pub(crate) mod epoll;
 mod nonblocking;
@@ -147,6 +148,18 @@ pub enum Operation {
     SendTo {
         /// The header. It and all that it points to must stay in place.
         message: *const libc::msghdr,
+    },
+    /// Sends bytes of a disk file over a stream socket as sendfile(2) does, as far as neither the
+    /// disk nor the socket makes it wait. The result is `-EOPNOTSUPP` if the bytes have to be read
+    /// and written instead, `-ENODATA` at the end of the file, and `-EINTR` after a wait for room,
+    /// to be submitted again.
+    SendFile {
+        /// The file, which the driver uses only until `submit` returns.
+        file: RawFd,
+        /// The offset of the first byte.
+        offset: u64,
+        /// The number of bytes, at least 1.
+        bytes: u32,
     },
     /// Shuts directions down, as shutdown(2).
     Shutdown {

@@ -45,8 +45,8 @@ impl Engine {
     pub(super) fn complete(&mut self, mut outcome: Outcome) -> Option<Completion> {
         let id = Key::from_tag(outcome.tag)?;
         let mut request = self.requests.get(id)?;
-        if request.reads_file() && !request.polling {
-            outcome.result = self.judge_file_read(id, outcome.result);
+        if request.takes_of_file() && !request.polling {
+            outcome.result = self.judge_file_part(id, outcome.result);
             request = self.requests.get(id)?;
         }
         if let Command::Close = request.command {

@@ -246,8 +246,8 @@ impl Engine {
                 _ => result == -libc::EINTR || result == -libc::EAGAIN,
             };
             let aborted = leaving.aborted;
-            if result > 0 && leaving.overdue.is_some() {
-                leaving.overdue = Instant::now().checked_add(self.config.close_timeout);
+            if result > 0 {
+                leaving.note_progress(self.config.close_timeout);
             }
             if again && !aborted {
                 self.go_on(id, result);

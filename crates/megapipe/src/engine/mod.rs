@@ -22,7 +22,7 @@ mod starved;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::member::Member;
 pub(crate) use self::request::{
-    AddressedBuffer, Command, Envelope, FilePart, Lane, RawMemory, Request, Vector,
+    AddressedBuffer, Command, Envelope, FilePart, FileStep, Lane, RawMemory, Request, Vector,
 };
 
 use self::connections::Connections;
@@ -284,8 +284,8 @@ impl Engine {
     /// Hands a request to the driver.
     fn start(&mut self, id: Key) -> Result<(), Full> {
         let Some(request) = self.requests.get(id) else { return Ok(()) };
-        if request.reads_file() {
-            return self.start_file_read(id);
+        if request.takes_of_file() {
+            return self.start_file_part(id);
         }
         let parked = request.is_pausable() && self.holds_receives(request.handle);
         let Some(request) = self.requests.get_mut(id) else { return Ok(()) };

@@ -261,6 +261,7 @@ macro_rules! every_driver {
             send_file:
                 a_file_is_sent_among_writes,
                 a_close_sends_the_rest_of_the_file,
+                a_file_that_shrinks_is_an_error,
                 a_short_file_leaves_at_once,
                 a_file_that_is_too_short_is_an_error,
                 nothing_is_sent_behind_a_part,

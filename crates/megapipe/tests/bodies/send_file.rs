@@ -3,11 +3,23 @@
 use crate::common::{Rig, outcome, set_time_limit, unix_pair};
 use megapipe::{DriverChoice, Error, Event, Handle};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// More bytes than a chunk, and not a multiple of it.
 const LONG: usize = (1 << 20) + 4711;
+
+type Connect = fn(&mut Rig) -> (TcpStream, Handle);
+
+/// Connections to send over: a blocking socket, and a lightweight one, to which the kernel sends
+/// directly from the file.
+const PAIRS: [Connect; 2] = [Rig::tcp_pair, Rig::lightweight_pair];
+
+/// Returns each way to end a connection, over each kind.
+fn with_and_without_close() -> impl Iterator<Item = (bool, Connect)> {
+    [false, true].into_iter().flat_map(|is_closing| PAIRS.map(|pair| (is_closing, pair)))
+}
 
 /// Registers a file with that many bytes of a pattern.
 fn file(rig: &mut Rig, bytes: usize) -> Handle {
@@ -63,20 +75,48 @@ pub(crate) fn a_file_is_sent_among_writes(driver: DriverChoice) {
 pub(crate) fn a_close_sends_the_rest_of_the_file(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, LONG);
-    let (peer, handle) = rig.tcp_pair();
-    let reader = reader(peer);
-    rig.send_file(handle, source, 0, LONG).unwrap();
-    rig.close(handle).unwrap();
-    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
-    assert!(reader.join().unwrap() == contents(LONG), "not what was sent");
+    for pair in PAIRS {
+        let (peer, handle) = pair(&mut rig);
+        let reader = reader(peer);
+        rig.send_file(handle, source, 0, LONG).unwrap();
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        assert!(reader.join().unwrap() == contents(LONG), "not what was sent");
+    }
+}
+
+/// A file that becomes shorter while it is sent is an error, behind the bytes that it had.
+pub(crate) fn a_file_that_shrinks_is_an_error(driver: DriverChoice) {
+    const SIZE: usize = 1 << 24;
+    for pair in PAIRS {
+        let mut rig = Rig::new(driver);
+        let mut disk = tempfile::tempfile().unwrap();
+        disk.write_all(&contents(SIZE)).unwrap();
+        let source = rig.join(disk.try_clone().unwrap());
+        let (peer, handle) = pair(&mut rig);
+        rig.send_file(handle, source, 0, SIZE).unwrap();
+        while rig.queued_bytes(handle).unwrap() == SIZE {
+            assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+        }
+        disk.set_len(1000).unwrap();
+        let reader = std::thread::spawn(move || before_reset(&mut { peer }));
+        let done = rig.next();
+        assert_eq!((done.handle, outcome(&done.event)), (handle, Err(libc::ENODATA)));
+        assert!(done.written > 0 && done.written < SIZE, "{} bytes", done.written);
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        let found = reader.join().unwrap();
+        assert!(contents(SIZE).starts_with(&found[..found.len().min(1000)]));
+        assert!(found.len() <= done.written, "{} of {}", found.len(), done.written);
+    }
 }
 
 /// The bytes that the file has are sent, with an error; also if the handle is being closed.
 pub(crate) fn a_file_that_is_too_short_is_an_error(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 100);
-    for is_closing in [false, true] {
-        let (mut peer, handle) = rig.tcp_pair();
+    for (is_closing, pair) in with_and_without_close() {
+        let (mut peer, handle) = pair(&mut rig);
         set_time_limit(&peer);
         rig.send_file(handle, source, 40, 61).unwrap();
         if is_closing {
@@ -134,8 +174,8 @@ fn before_reset(peer: &mut impl Read) -> Vec<u8> {
 pub(crate) fn nothing_is_sent_behind_a_part(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 5);
-    for is_closing in [false, true] {
-        let (mut peer, handle) = rig.tcp_pair();
+    for (is_closing, pair) in with_and_without_close() {
+        let (mut peer, handle) = pair(&mut rig);
         rig.write(handle, b"head ").unwrap();
         rig.send_file(handle, source, 0, 500).unwrap();
         rig.write(handle, b"next").unwrap();
@@ -159,9 +199,13 @@ pub(crate) fn nothing_is_sent_behind_a_part(driver: DriverChoice) {
 }
 
 pub(crate) fn the_file_must_stay_registered(driver: DriverChoice) {
+    PAIRS.iter().for_each(|pair| expect_end_of_file_s_handle(driver, *pair));
+}
+
+fn expect_end_of_file_s_handle(driver: DriverChoice, pair: Connect) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 1 << 24);
-    let (peer, handle) = rig.tcp_pair();
+    let (peer, handle) = pair(&mut rig);
     // The peer reads nothing, so the socket is full before the file is read.
     rig.send_file(handle, source, 0, 1 << 24).unwrap();
     rig.send_file(handle, source, 0, 1).unwrap();
@@ -180,10 +224,14 @@ pub(crate) fn the_file_must_stay_registered(driver: DriverChoice) {
 
 /// A peer that reads nothing blocks the request; the cancelled request reports the bytes sent.
 pub(crate) fn a_sent_file_can_be_cancelled(driver: DriverChoice) {
+    PAIRS.iter().for_each(|pair| cancel_a_sent_file(driver, *pair));
+}
+
+fn cancel_a_sent_file(driver: DriverChoice, pair: Connect) {
     const SIZE: usize = 1 << 24;
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, SIZE);
-    let (peer, handle) = rig.tcp_pair();
+    let (peer, handle) = pair(&mut rig);
     rig.send_file(handle, source, 0, SIZE).unwrap();
     rig.send_file(handle, source, 0, 5).unwrap();
     while rig.queued_bytes(handle).unwrap() == SIZE + 5 {
@@ -210,19 +258,23 @@ pub(crate) fn a_sent_file_can_be_cancelled(driver: DriverChoice) {
 pub(crate) fn an_abort_and_a_drop_end_sent_files(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 1 << 24);
-    let pairs = [rig.tcp_pair(), rig.tcp_pair(), rig.tcp_pair()];
-    for (_, handle) in &pairs {
+    let pairs = PAIRS.map(|pair| [pair(&mut rig), pair(&mut rig)]);
+    let unregistered = rig.tcp_pair();
+    for (_, handle) in pairs.iter().flatten().chain([&unregistered]) {
         rig.send_file(*handle, source, 0, 1 << 24).unwrap();
     }
-    rig.abort(pairs[0].1).unwrap();
-    assert!(matches!(rig.last(pairs[0].1), Event::Close(Ok(()))));
-    drop(rig.unregister(pairs[1].1).unwrap());
-    let (mut peer, _) = pairs.into_iter().next_back().unwrap();
+    for [(_, aborted), _] in &pairs {
+        rig.abort(*aborted).unwrap();
+        assert!(matches!(rig.last(*aborted), Event::Close(Ok(()))));
+    }
+    drop(rig.unregister(unregistered.1).unwrap());
     drop(rig);
-    let mut found = Vec::new();
-    let _ = peer.read_to_end(&mut found);
-    assert!(found.len() < 1 << 24);
-    assert!(contents(1 << 24).starts_with(&found), "not the beginning of the file");
+    for (mut peer, _) in pairs.into_iter().flatten() {
+        let mut found = Vec::new();
+        let _ = peer.read_to_end(&mut found);
+        assert!(found.len() < 1 << 24);
+        assert!(contents(1 << 24).starts_with(&found), "not the beginning of the file");
+    }
 }
 
 pub(crate) fn only_disk_files_go_over_streams(driver: DriverChoice) {

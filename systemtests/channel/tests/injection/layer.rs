@@ -72,6 +72,7 @@ calls! {
     Sendmsg "sendmsg" [EINTR, ENOMEM, ENOBUFS];
     Read "read" [EINTR, EIO, ENOMEM];
     Readv "readv" [EINTR, EIO, ENOMEM];
+    Sendfile "sendfile" [EINTR, EIO, ENOMEM];
     Preadv2 "preadv2" [EINTR, EAGAIN, EIO, EOPNOTSUPP];
     Write "write" [EINTR, EIO, ENOMEM];
     Ring "write(eventfd)" [];

@@ -116,6 +116,7 @@ interpose! {
     Preadv2 preadv2(
         fd: c_int, parts: *const c_void, count: c_int, offset: off_t, flags: c_int
     ) -> ssize_t = -1;
+    Sendfile sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t = -1;
     Writev writev(fd: c_int, parts: *const c_void, count: c_int) -> ssize_t = -1;
     Pwritev pwritev(fd: c_int, parts: *const c_void, count: c_int, offset: off_t) -> ssize_t = -1;
     Pwritev2 pwritev2(

@@ -7,7 +7,7 @@ use super::step::Step;
 use super::vector::{total, view};
 use super::write::{send_to, write, write_vectored};
 use crate::driver::datagram::fetch;
-use crate::driver::{Operation, Outcome, Output, Pools};
+use crate::driver::{Operation, Outcome, Output, Pools, cached_file};
 use crate::source::Endpoint;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -43,6 +43,14 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
             write_vectored(calls, entry, view(vector, count))
         }
         Operation::SendTo { message } => send_to(calls, entry, message),
+        // The file may have been released since the driver tried the operation.
+        Operation::SendFile { .. } if task.begun => Step::Ended(-libc::EINTR),
+        Operation::SendFile { file, offset, bytes } => {
+            task.begun = true;
+            let (result, made) = cached_file::send(entry.fd(), file, offset, bytes);
+            calls.add(made);
+            if result == -libc::EAGAIN { Step::Blocked } else { Step::Ended(result) }
+        }
         Operation::Shutdown { how } => {
             let fd = entry.fd();
             // SAFETY: the call takes no pointers.

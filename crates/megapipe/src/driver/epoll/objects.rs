@@ -31,6 +31,7 @@ impl Direction {
             | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
+            | Operation::SendFile { .. }
             | Operation::Shutdown { .. }
             | Operation::Sync { .. }
             | Operation::PeerName { .. } => Direction::Outbound,
@@ -42,7 +43,7 @@ impl Direction {
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Whether the kernel is already connecting.
+    /// Whether the kernel is already connecting, or a part of a file waits for room.
     pub(super) begun: bool,
     /// Number of failed attempts without an edge to wait for; such a task never has one.
     pub(super) retries: u8,
@@ -230,6 +231,7 @@ impl Entry {
             | Operation::Peek { .. }
             | Operation::WriteMore { .. }
             | Operation::SendTo { .. }
+            | Operation::SendFile { .. }
             | Operation::Shutdown { .. }
             | Operation::PeerName { .. }
                 if !self.is_socket() =>

@@ -62,6 +62,9 @@ impl UringDriver {
                 let errno = if table.room() == Room::None { TABLE_FULL } else { libc::EAGAIN };
                 outcome.result = -errno;
             }
+            if class == Class::FileRoom && result >= 0 {
+                outcome.result = -libc::EINTR;
+            }
             if matches!(class, Class::AcceptDirect | Class::AcceptOneDirect) {
                 if class == Class::AcceptOneDirect {
                     table.release();
@@ -104,6 +107,7 @@ fn output_of(
         Class::Plain | Class::AcceptLater | Class::LazyWrite | Class::MessageSend => {
             return Output::None;
         }
+        Class::FileRoom => return Output::None,
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,

@@ -25,6 +25,8 @@ pub(super) enum Class {
     LazyWrite,
     /// A send of a message, which the driver repeats.
     MessageSend,
+    /// A wait for room to send a part of a file.
+    FileRoom,
 }
 
 impl Class {
@@ -37,6 +39,7 @@ impl Class {
             Operation::Receive { large: true, .. } => Class::Large,
             Operation::ReceiveFrom { repeat: true, .. } => Class::Large,
             Operation::ReceiveFrom { repeat: false, .. } => Class::Arrival,
+            Operation::SendFile { .. } => Class::FileRoom,
             _ => Class::Plain,
         }
     }
@@ -151,6 +154,8 @@ pub(super) fn build(
         Operation::SendTo { message } => {
             opcode::SendMsg::new(fd, message).flags(write_flags(nature) as u32).build()
         }
+        // The driver sends the bytes itself, and the ring waits for room.
+        Operation::SendFile { .. } => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
         Operation::Shutdown { how } => opcode::Shutdown::new(fd, how).build(),
         Operation::Sync { data_only: true } => {
             opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()

@@ -52,6 +52,9 @@ const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 const RETRIES_MAX: u32 = 200;
 
+/// Number of bytes of files that are sent before the driver looks for other completions.
+const LOOK_AFTER_BYTES: u64 = 1 << 20;
+
 const SMALL_GROUP: u16 = 0;
 const LARGE_GROUP: u16 = 1;
 
@@ -96,6 +99,8 @@ pub(crate) struct UringDriver {
     /// usually complete when they are submitted.
     outstanding: u64,
     prompt: u32,
+    /// Bytes of files that were sent since the driver last looked for other completions.
+    sent_bytes: u64,
     /// Whether the kernel may still have to end cancelled requests.
     cancelled: bool,
     /// The number of outcomes so far.
@@ -136,6 +141,7 @@ impl UringDriver {
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
+            sent_bytes: 0,
             cancelled: false,
             completions: 0,
             counters: Counters::default(),
@@ -229,6 +235,13 @@ impl Driver for UringDriver {
             self.backlog.push_back(Outcome::plain(tag, result));
             return Ok(());
         }
+        if let Operation::SendFile { file, offset, bytes } = operation {
+            let result = self.send_file(Target::of(object), file, offset, bytes);
+            if result != -libc::EAGAIN {
+                self.backlog.push_back(Outcome::plain(tag, result));
+                return Ok(());
+            }
+        }
         let (operation, class) = self.admit(objects::adapt(object, operation));
         let nature = objects::nature(object);
         self.ring.blocks_sigpipe |= !self.writes_quietly && objects::is_pipe(object);
@@ -301,6 +314,12 @@ impl Driver for UringDriver {
     ) -> io::Result<Wake> {
         if !self.backlog.is_empty() {
             sink.append(&mut self.backlog);
+            if self.sent_bytes >= LOOK_AFTER_BYTES {
+                // Files that clients take as fast as they are sent must not stop all others.
+                self.sent_bytes = 0;
+                self.ring.enter(WaitLimits::LOOK)?;
+                self.reap_with_lazy(sink, false);
+            }
             return Ok(Wake::Outcomes);
         }
         if self.reap_with_lazy(sink, self.lazy.is_urgent()).0 > 0 {

@@ -4,7 +4,7 @@
 use super::objects::Target;
 use super::synchronous::AbandonedResource;
 use super::{UringDriver, entries};
-use crate::driver::{NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, datagram};
+use crate::driver::{NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, cached_file, datagram};
 use crate::source::{Endpoint, NumberedSocket};
 use crate::sys::{check, errno, get_option, open_socket, result_of, set_option};
 use io_uring::types::{DestinationSlot, Fd, Fixed};
@@ -22,6 +22,16 @@ impl UringDriver {
             Ok(outcome) => outcome,
             Err(error) => Outcome::plain(tag, -errno(&error)),
         }
+    }
+
+    /// Sends cached bytes of a file; returns the result of [`cached_file::send`].
+    pub(super) fn send_file(&mut self, target: Target, file: i32, offset: u64, bytes: u32) -> i32 {
+        let sent = self.with_descriptor(target, |fd| cached_file::send(fd, file, offset, bytes));
+        // Without a descriptor, the bytes are read and written.
+        let (result, calls) = sent.unwrap_or((-libc::EOPNOTSUPP, 0));
+        self.ring.system_calls += calls;
+        self.sent_bytes += u64::try_from(result).unwrap_or(0);
+        result
     }
 
     /// Executes an operation by its system call.

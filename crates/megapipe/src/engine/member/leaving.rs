@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use crate::slab::Key;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The state of a leaving member.
 pub(crate) struct Leaving {
@@ -29,6 +29,13 @@ impl Leaving {
     /// Returns whether the member still has output to write, or discards input before it closes.
     pub(crate) fn is_writing(&self) -> bool {
         self.closing == Closing::NotYet && !self.aborted
+    }
+
+    /// Gives the member the time `timeout` again, if it has one, because something was written.
+    pub(crate) fn note_progress(&mut self, timeout: Duration) {
+        if self.overdue.is_some() {
+            self.overdue = Instant::now().checked_add(timeout);
+        }
     }
 
     /// Whether its queued output is discarded.

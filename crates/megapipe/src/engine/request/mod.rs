@@ -5,7 +5,7 @@ mod file_part;
 mod vector;
 
 pub(crate) use self::envelope::Envelope;
-pub(crate) use self::file_part::FilePart;
+pub(crate) use self::file_part::{FilePart, FileStep};
 pub(crate) use self::vector::{AddressedBuffer, Vector};
 
 use crate::address::RawAddress;
@@ -201,9 +201,9 @@ impl Request {
         }
     }
 
-    /// Returns whether its next operation is on a file instead of its handle.
-    pub(crate) fn reads_file(&self) -> bool {
-        matches!(&self.command, Command::SendFile(part) if part.is_read())
+    /// Returns whether its next operation takes bytes of a file.
+    pub(crate) fn takes_of_file(&self) -> bool {
+        matches!(&self.command, Command::SendFile(part) if part.step() != FileStep::Write)
     }
 
     /// Whether all other requests of its handle wait for it.

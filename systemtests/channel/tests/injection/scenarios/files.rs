@@ -101,7 +101,8 @@ fn read_at(stage: &mut Stage, handle: megapipe::Handle, offset: u64, expected: &
 /// More bytes than the channel reads of a file at a time, and fewer than a socket has room for.
 const SENT: usize = 140_000;
 
-/// Sends a part of a file, over a new connection if it fails half-way, and a part beyond the end.
+/// Sends a part of a file, over a new connection if it fails half-way, and a part beyond the end:
+/// over blocking sockets, and over others, to which the driver may send directly from the file.
 pub(crate) fn send_file(stage: &mut Stage) {
     let mut disk = tempfile::tempfile().expect("a file");
     let contents: Vec<u8> = (0..SENT + 20).map(|at| (at % 251) as u8).collect();
@@ -109,7 +110,9 @@ pub(crate) fn send_file(stage: &mut Stage) {
     let source = stage.join(|| disk.try_clone().expect("a duplicate"));
     for (offset, bytes) in [(10, SENT), (SENT, 30)] {
         let there = &contents[offset..contents.len().min(offset + bytes)];
-        while !is_sent(stage, source, offset, bytes, there) {}
+        for is_blocking in [true, false] {
+            while !is_sent(stage, source, offset, bytes, there, is_blocking) {}
+        }
     }
     stage.close(source);
 }
@@ -121,8 +124,10 @@ fn is_sent(
     offset: usize,
     bytes: usize,
     there: &[u8],
+    is_blocking: bool,
 ) -> bool {
     let (mut ours, theirs) = unix_pair();
+    theirs.set_nonblocking(!is_blocking).expect("a flag");
     let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
     drop(theirs);
     stage.call("send_file", |channel| channel.send_file(handle, source, offset as u64, bytes));
