@@ -21,6 +21,7 @@ conformance! {
     idle:
         threads_that_dispatch_wait_for_no_disk;
     resources:
+        a_channel_takes_no_thread_of_the_kernel,
         connections_leave_no_descriptors,
         dropped_channels_leave_no_descriptors,
         dropped_channels_leave_no_memory,

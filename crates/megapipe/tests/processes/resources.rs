@@ -40,6 +40,24 @@ fn serve(rig: &mut Rig, listening: Handle, address: SocketAddr, round: usize) {
     }
 }
 
+/// The kernel adds threads to a process for requests that it cannot complete at once. A new channel
+/// makes none, and a wake-up neither.
+pub(crate) fn a_channel_takes_no_thread_of_the_kernel(driver: DriverChoice) {
+    isolated(driver, "a_channel_takes_no_thread_of_the_kernel", || {
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        let mut rig = Rig::new(driver);
+        let (waker, source) = wake_pair().unwrap();
+        let handle = rig.join(source);
+        rig.watch(handle, Repeat::UntilCancelled).unwrap();
+        for _ in 0..2 {
+            waker.wake();
+            assert!(matches!(rig.another(handle), Event::Wake(Ok(1))));
+        }
+        assert_eq!(threads(), before);
+    });
+}
+
 pub(crate) fn connections_leave_no_descriptors(driver: DriverChoice) {
     isolated(driver, "connections_leave_no_descriptors", || {
         for accept in [Accept::descriptors(), Accept::lightweight()] {

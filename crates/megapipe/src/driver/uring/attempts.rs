@@ -5,6 +5,10 @@
 //! `EOPNOTSUPP` before it looks at the descriptor. Requests on entries of the ring's file table go
 //! to a socket there, because the kernel checks their arguments later. All of them travel in one
 //! io_uring_enter(2).
+//!
+//! The kernel gives a shutdown or sync to a thread of its own, which would then belong to the
+//! caller's thread for ever. So these two are linked behind a request that fails: the kernel
+//! answers `ECANCELED` after it has accepted their arguments, and executes neither.
 
 use super::entries::{self, get_option};
 use super::features::{Feature, Lacks, is_unknown};
@@ -49,7 +53,8 @@ impl Arguments {
         self.bytes.as_mut_ptr()
     }
 
-    /// Returns the operations of the trait, which fail with `EBADF` if the kernel supports them.
+    /// Returns the operations of the trait, which fail with `EBADF` if the kernel supports them. The
+    /// shutdown and the sync follow on a request that fails at once.
     fn operations(&mut self) -> [(Feature, Nature, Operation); 21] {
         use Nature::{File, Stream};
         let address = self.bytes.as_mut_ptr();
@@ -88,7 +93,10 @@ impl Arguments {
     /// Returns all requests that need no file table.
     fn attempts(&mut self, timer: &OwnedFd, groups: (u16, u16)) -> Vec<(Feature, squeue::Entry)> {
         let operations = self.operations().map(|(feature, nature, operation)| {
-            (feature, entries::build(NOWHERE, nature, operation, groups, 0))
+            let entry = entries::build(NOWHERE, nature, operation, groups, 0);
+            let is_linked = matches!(feature, Feature::SendMessage | Feature::Shutdown);
+            let flags = if is_linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
+            (feature, entry.flags(flags))
         });
         let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
         let mut read = |flags| read_without_waiting(timer, self.address(), flags);

@@ -39,10 +39,11 @@ pub(super) const OPERATIONS: &[u8] = &[
     opcode::Writev::CODE,
 ];
 
-/// The flags of the driver's requests.
+/// The flags of the driver's requests; only [`attempts`](super::attempts) links some.
 pub(super) const FLAGS: squeue::Flags = squeue::Flags::FIXED_FILE
     .union(squeue::Flags::BUFFER_SELECT)
-    .union(squeue::Flags::SKIP_SUCCESS);
+    .union(squeue::Flags::SKIP_SUCCESS)
+    .union(squeue::Flags::IO_LINK);
 
 pub(super) const UNREGISTER_FILES: u32 = 3;
 pub(super) const UNREGISTER_RING_FDS: u32 = 21;

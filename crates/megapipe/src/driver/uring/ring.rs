@@ -436,7 +436,7 @@ mod tests {
             assert_eq!(refused, -libc::EACCES, "operation {operation}");
         }
         use squeue::Flags;
-        for flag in [Flags::ASYNC, Flags::IO_LINK, Flags::IO_HARDLINK, Flags::IO_DRAIN] {
+        for flag in [Flags::ASYNC, Flags::IO_HARDLINK, Flags::IO_DRAIN] {
             let close = opcode::Close::new(Fd(-1)).build();
             assert!(!FLAGS.contains(flag));
             assert_eq!(answer(&mut ring, &close), -libc::EBADF);
