@@ -18,21 +18,30 @@
 #include <poll.h>
 
 /*
- * Maximum number of bytes in flight to a client, as the room of a socket buffer. A proxied response
- * above it goes to a temporary file while the client reads.
- */
-#define NGX_MP_IN_FLIGHT_BYTES_MAX (1 << 20)
-
-/*
  * Maximum number of bytes that are copied at once; a larger response goes through the descriptor.
  */
 #define NGX_MP_BLOCK_BYTES_MAX 65536
 
+/*
+ * Size of the block that collects the output behind the write in flight. A client that does not
+ * read makes a worker hold one block of each kind, and nginx stops serving it when both are full.
+ */
+#define NGX_MP_COLLECTED_BYTES_MAX 16384
+
+/* Handles of a channel, and room for those that nginx does not count, such as queues. */
+#define NGX_MP_HANDLES_MAX ((1 << 20) - 1)
+#define NGX_MP_OTHER_HANDLES_MAX 1024
+#define NGX_MP_CONNECTIONS_MAX (NGX_MP_HANDLES_MAX - NGX_MP_OTHER_HANDLES_MAX)
+
 /* Size from which copying a file costs more than a descriptor and sendfile. */
 #define NGX_MP_FILE_COPY_BYTES_MAX 4096
 
-/* Received buffers that may wait unread before the connection stops receiving. */
-#define NGX_MP_WAITING_MAX 4
+/*
+ * Receives in a row that nginx has read at once until the connection receives repeatedly. Before,
+ * it receives one buffer at a time: a repeating receive takes all that a client has sent, which a
+ * worker would keep for a client that does not read the responses.
+ */
+#define NGX_MP_CALM_MAX 7
 
 /*
  * Buffers of the channel that unread data may occupy in a worker; further data is copied. The
@@ -40,8 +49,11 @@
  */
 #define NGX_MP_LEASED_MAX 32
 
-/* How long output in flight may take after nginx has closed the connection. */
-#define NGX_MP_FLUSH_TIMEOUT_MS 60000
+/*
+ * Size of the channel's large buffers: nginx reads request bodies in parts of this size, and a
+ * client may leave one buffer unread.
+ */
+#define NGX_MP_LARGE_BUFFER_BYTES 16384
 
 typedef enum {
     NGX_MP_LISTENER,
@@ -80,13 +92,13 @@ typedef struct {
 typedef struct ngx_mp_flow_s {
     ngx_mp_received_t *received;
     ngx_mp_received_t **received_end;
-    ngx_uint_t received_count;
 
-    ngx_mp_block_t *sending; /* in the order of submission and of completion */
-    ngx_mp_block_t **sending_end;
-    size_t in_flight_bytes;
+    ngx_mp_block_t *sending;    /* the channel writes it */
+    ngx_mp_block_t *collecting; /* the next write sends it */
+    ngx_msec_t send_timeout_ms; /* of the location */
 
     ngx_mp_timer_t timer; /* limits the last writes after nginx has closed the connection */
+    int64_t left_bytes;   /* when the timer last expired; at first 0 */
     struct ngx_mp_flow_s *next; /* in the free list */
 } ngx_mp_flow_t;
 
@@ -115,6 +127,7 @@ struct ngx_mp_connection_s {
         ngx_mp_connection_t *next;   /* of a free or retired record */
     };
     ngx_socket_t fd; /* closed with the record: the accepted descriptor, else -1 */
+    uint32_t receiving_since; /* the batch of completions before the receive was filed */
     uint16_t receive_error;
     uint16_t send_error;
 
@@ -122,7 +135,8 @@ struct ngx_mp_connection_s {
     unsigned unseen : 3; /* edges that nginx did not request: POLLIN, POLLOUT */
     unsigned lightweight : 1;
     unsigned receiving : 1;
-    unsigned ended : 1; /* the stream's end has been received */
+    unsigned ended : 1;  /* the stream's end has been received */
+    unsigned calm : 3;   /* receives in a row that nginx has read at once */
     unsigned polling : 1;
 };
 
@@ -191,7 +205,13 @@ ngx_mp_has_received(const ngx_mp_connection_t *mc)
 static ngx_inline size_t
 ngx_mp_in_flight_bytes(const ngx_mp_connection_t *mc)
 {
-    return mc->flow != NULL ? mc->flow->in_flight_bytes : 0;
+    const ngx_mp_flow_t *flow = mc->flow;
+
+    if (flow == NULL || flow->sending == NULL) {
+        return 0;
+    }
+    return flow->sending->used_bytes
+           + (flow->collecting != NULL ? flow->collecting->used_bytes : 0);
 }
 
 /* events.c: the event actions */
@@ -216,13 +236,16 @@ ngx_int_t ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
 
 /* receive.c */
 ngx_int_t ngx_mp_start_receiving(ngx_mp_connection_t *mc);
-void ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+void ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done);
+void ngx_mp_deliver_received(ngx_uint_t flags);
+extern uint32_t ngx_mp_batch_number;
 void ngx_mp_drop_received(ngx_mp_connection_t *mc);
 ssize_t ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size);
 ssize_t ngx_mp_recv_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit);
 
 /* send.c */
 void ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+void ngx_mp_drop_sending(ngx_mp_flow_t *flow);
 ssize_t ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size);
 ngx_chain_t *ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit);
 

@@ -14,11 +14,11 @@ typedef struct {
     ngx_uint_t count;
 } ngx_mp_free_t;
 
-/* At most 4 MiB of each size are kept; after a burst of slow readers the memory above is freed. */
+/* At most 6 MiB are kept; after a burst of slow readers the memory above is freed. */
 static ngx_mp_free_t ngx_mp_sizes[] = {
     { 4096, 1024, NULL, 0 },
-    { 16384, 256, NULL, 0 },
-    { NGX_MP_BLOCK_BYTES_MAX, 64, NULL, 0 },
+    { NGX_MP_COLLECTED_BYTES_MAX, 64, NULL, 0 },
+    { NGX_MP_BLOCK_BYTES_MAX, 16, NULL, 0 },
 };
 
 static ngx_mp_received_t *ngx_mp_free_received;
@@ -123,7 +123,6 @@ ngx_mp_take_flow(ngx_mp_connection_t *mc, ngx_log_t *log)
             return NULL;
         }
         flow->received_end = &flow->received;
-        flow->sending_end = &flow->sending;
     }
     mc->flow = flow;
     return flow;

@@ -4,6 +4,7 @@
 #include "ngx_megapipe.h"
 
 static void ngx_mp_flush_timed_out(ngx_event_t *ev);
+static int64_t ngx_mp_left_bytes(ngx_mp_connection_t *mc);
 static void ngx_mp_discard(ngx_mp_connection_t *mc);
 
 /* Number of connections that nginx has closed and that still have writes in flight. */
@@ -16,13 +17,14 @@ ngx_mp_flushing(void)
 }
 
 /*
- * Handles nginx's close of a connection: output in flight is sent first, unless that takes too
- * long.
+ * Handles nginx's close of a connection: output in flight is sent first, as long as the client
+ * takes some of it within each `send_timeout`.
  */
 void
 ngx_mp_close(ngx_connection_t *c)
 {
     ngx_mp_connection_t *mc = ngx_mp_of(c);
+    ngx_uint_t unread;
 
     c->read->active = 0;
     c->write->active = 0;
@@ -38,23 +40,32 @@ ngx_mp_close(ngx_connection_t *c)
         ngx_mp_retire(mc);
         return;
     }
-    if (mc->kind == NGX_MP_CHANNEL) {
-        ngx_mp_drop_received(mc);
+    if (mc->kind != NGX_MP_CHANNEL) {
+        ngx_mp_retire(mc);
+        return;
     }
-    if (mc->kind != NGX_MP_CHANNEL || mc->flow == NULL) {
+    unread = ngx_mp_has_received(mc);
+    ngx_mp_drop_received(mc);
+    if (mc->flow == NULL && !unread) {
         ngx_mp_retire(mc);
         return;
     }
     ngx_mp_flushing_count++;
-    /* After an error, a time-out or the time limit of a shutdown, the rest is discarded. */
-    if (mc->send_error || mc->receive_error || c->timedout || (c->close && c->error)) {
+    /*
+     * After an error, a time-out or the time limit of a shutdown, the rest is discarded. Unread
+     * input resets the connection, as it does in the kernel's close(2).
+     */
+    if (mc->flow == NULL || mc->send_error || mc->receive_error || c->timedout
+        || (c->close && c->error))
+    {
         ngx_mp_discard(mc);
         return;
     }
     if (mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
     }
-    ngx_mp_add_timer(mc, &mc->flow->timer, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
+    mc->flow->left_bytes = 0;
+    ngx_mp_add_timer(mc, &mc->flow->timer, ngx_mp_flush_timed_out, mc->flow->send_timeout_ms);
 }
 
 /*
@@ -75,16 +86,9 @@ ngx_mp_discard(ngx_mp_connection_t *mc)
 void
 ngx_mp_closed(ngx_mp_connection_t *mc)
 {
-    ngx_mp_flow_t *flow = mc->flow;
-    ngx_mp_block_t *block, *next;
-
-    for (block = flow->sending; block != NULL; block = next) {
-        next = block->next;
-        ngx_mp_give_block(block);
+    if (mc->flow != NULL) {
+        ngx_mp_drop_sending(mc->flow);
     }
-    flow->sending = NULL;
-    flow->sending_end = &flow->sending;
-    flow->in_flight_bytes = 0;
     ngx_mp_flushing_count--;
     ngx_mp_retire(mc);
 }
@@ -97,6 +101,10 @@ ngx_mp_flushed(ngx_mp_connection_t *mc)
         return;
     }
     ngx_mp_del_timer(&mc->flow->timer);
+    if (mc->send_error) {
+        ngx_mp_discard(mc);
+        return;
+    }
     ngx_mp_flushing_count--;
     ngx_mp_retire(mc);
 }
@@ -105,9 +113,34 @@ static void
 ngx_mp_flush_timed_out(ngx_event_t *ev)
 {
     ngx_mp_connection_t *mc = ngx_mp_of_timer(ev);
+    ngx_mp_flow_t *flow = mc->flow;
+    int64_t left_bytes = ngx_mp_left_bytes(mc);
 
+    if (left_bytes != flow->left_bytes) {
+        flow->left_bytes = left_bytes;
+        ngx_add_timer(ev, flow->send_timeout_ms);
+        return;
+    }
     ngx_log_error(NGX_LOG_INFO, ev->log, NGX_ETIMEDOUT,
                   "megapipe: %uz bytes of a closed connection were not taken by the client",
-                  mc->flow->in_flight_bytes);
+                  ngx_mp_in_flight_bytes(mc));
     ngx_mp_discard(mc);
+}
+
+/*
+ * Returns the number of bytes that the client has not acknowledged; 0 if it is unknown. A write
+ * makes progress only when a third of the socket's buffer is free, which takes a slow client long.
+ */
+static int64_t
+ngx_mp_left_bytes(ngx_mp_connection_t *mc)
+{
+    int unacknowledged = 0, fd = mp_to_fd(mc->handle);
+
+    if (fd == -1) {
+        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ERR, "mp_to_fd()");
+        return 0;
+    }
+    (void) ioctl(fd, TIOCOUTQ, &unacknowledged);
+    (void) ngx_close_socket(fd);
+    return mp_queued(mc->handle) + unacknowledged;
 }

@@ -27,7 +27,9 @@ ngx_mp_options(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
     options.batch = (uint32_t) conf->batch;
     options.completions = (uint32_t) conf->completions;
     /* Closed connections whose last bytes are in flight count, too. */
-    options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
+    options.max_handles = (uint32_t) ngx_min(
+        cycle->connection_n * 2 + NGX_MP_OTHER_HANDLES_MAX, (ngx_uint_t) NGX_MP_HANDLES_MAX);
+    options.large_buffer_bytes = NGX_MP_LARGE_BUFFER_BYTES;
     /* With room for a whole accept queue the channel can use a multishot accept. */
     options.max_lwsockets = (uint32_t) cycle->connection_n + 1024;
     return options;
@@ -180,6 +182,7 @@ ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
     ngx_err_t error;
 
     ngx_mp_reuse_retired();
+    ngx_mp_batch_number++;
     timeout_ms = timer > INT_MAX ? (timer == NGX_TIMER_INFINITE ? -1 : INT_MAX) : (int) timer;
     count = mp_dispatch_batch(ngx_mp_channel, ngx_mp_batch, NGX_MP_EVENTS, timeout_ms);
     error = count == -1 ? ngx_errno : 0;
@@ -201,6 +204,7 @@ ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
     for (i = 0; i < count; i++) {
         ngx_mp_completion(&ngx_mp_batch[i], flags);
     }
+    ngx_mp_deliver_received(flags);
     return NGX_OK;
 }
 
@@ -230,7 +234,7 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     }
     switch (done->cmd) {
     case MP_RECV:
-        ngx_mp_received(mc, done, flags);
+        ngx_mp_received(mc, done);
         break;
     case MP_WRITE:
         ngx_mp_written(mc, done, flags);

@@ -7,7 +7,14 @@
 /* Number of the channel's buffers with unread data. */
 static ngx_uint_t ngx_mp_leased;
 
-static ngx_uint_t ngx_mp_is_full(const ngx_mp_connection_t *mc);
+uint32_t ngx_mp_batch_number;
+
+/* Read events of this batch of completions. */
+static ngx_queue_t ngx_mp_readable = { &ngx_mp_readable, &ngx_mp_readable };
+
+static ngx_uint_t ngx_mp_ended_with_request(ngx_connection_t *c, ngx_mp_connection_t *mc);
+static void ngx_mp_after_reading(ngx_connection_t *c, ngx_mp_connection_t *mc,
+    ngx_uint_t flags);
 static ngx_int_t ngx_mp_hold(ngx_mp_received_t *received, struct mp_event *done, ngx_log_t *log);
 static void ngx_mp_drop_first(ngx_mp_flow_t *flow);
 static void ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log);
@@ -19,17 +26,18 @@ ngx_mp_start_receiving(ngx_mp_connection_t *mc)
     if (mc->receiving || mc->ended || mc->receive_error) {
         return NGX_OK;
     }
-    if (mp_recv(mc->handle, MP_REPEAT) == -1) {
+    if (mp_recv(mc->handle, mc->calm == NGX_MP_CALM_MAX ? MP_REPEAT : 0) == -1) {
         ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_recv()");
         return NGX_ERROR;
     }
     mc->receiving = 1;
+    mc->receiving_since = ngx_mp_batch_number;
     return NGX_OK;
 }
 
-/* Handles a completion of mp_recv. */
+/* Handles a completion of mp_recv. All of a batch are one read event, as one report of epoll. */
 void
-ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
+ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done)
 {
     ngx_connection_t *c = mc->connection;
 
@@ -50,7 +58,7 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
         mc->ended = 1;
     } else if (done->error == ECANCELED) {
         /* Receiving had stopped because too much was unread; by now it may all have been read. */
-        if (ngx_mp_is_full(mc) || ngx_mp_start_receiving(mc) == NGX_OK) {
+        if (ngx_mp_has_received(mc) || ngx_mp_start_receiving(mc) == NGX_OK) {
             return;
         }
         mc->receive_error = ENOMEM;
@@ -61,6 +69,11 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: received %uz on fd:%d, error %d",
                    done->size, c->fd, done->error);
 
+    if (mc->ended && ngx_mp_ended_with_request(c, mc)) {
+        c->read->pending_eof = 1;
+        c->read->ready = 1;
+        return;
+    }
     if (mc->ended || mc->receive_error) {
         c->read->pending_eof = 1;
         /* nginx asks the descriptor for the reason when this ends a request. */
@@ -75,20 +88,59 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     }
     c->read->ready = 1;
     c->read->available = -1;
-    ngx_mp_deliver(c->read, flags);
-    /* The handler may have closed it; unread bytes make nginx linger when it closes. */
-    if (mc->connection == c && mc->lightweight && ngx_mp_has_received(mc) && !c->idle
-        && c->requests > 0 && !(flags & NGX_POST_EVENTS))
-    {
-        (void) ngx_mp_upgrade(c, NGX_MP_UNREAD);
+    ngx_post_event(c->read, &ngx_mp_readable);
+}
+
+/*
+ * Returns whether the end came at once behind a request that nginx is answering. epoll reports both
+ * at once, so that nginx goes on; after a later report of the end it would abandon the request.
+ */
+static ngx_uint_t
+ngx_mp_ended_with_request(ngx_connection_t *c, ngx_mp_connection_t *mc)
+{
+    ngx_http_request_t *r = c->data;
+
+    /* Only while nginx processes a request both events have the same handler. */
+    return ngx_mp_batch_number - mc->receiving_since <= 1 && c->read->handler == c->write->handler
+           && r->read_event_handler == ngx_http_test_reading;
+}
+
+/* Delivers the read events of a batch of completions. */
+void
+ngx_mp_deliver_received(ngx_uint_t flags)
+{
+    ngx_mp_connection_t *mc;
+    ngx_connection_t *c;
+    ngx_event_t *ev;
+
+    while (!ngx_queue_empty(&ngx_mp_readable)) {
+        ev = ngx_queue_data(ngx_queue_head(&ngx_mp_readable), ngx_event_t, queue);
+        ngx_delete_posted_event(ev);
+        c = ev->data;
+        mc = ngx_mp_of(c);
+        ngx_mp_deliver(ev, flags);
+        /* The handler may have closed it. */
+        if (mc->connection == c) {
+            ngx_mp_after_reading(c, mc, flags);
+        }
     }
 }
 
-/* Returns whether so much is unread that receiving stops. */
-static ngx_uint_t
-ngx_mp_is_full(const ngx_mp_connection_t *mc)
+/* Stops receiving while bytes are unread, which make nginx linger when it closes. */
+static void
+ngx_mp_after_reading(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_uint_t flags)
 {
-    return mc->flow != NULL && mc->flow->received_count >= NGX_MP_WAITING_MAX;
+    if (!ngx_mp_has_received(mc)) {
+        mc->calm += mc->calm < NGX_MP_CALM_MAX;
+        return;
+    }
+    mc->calm = 0;
+    if (mc->receiving) {
+        (void) mp_cancel(mc->handle, MP_IN);
+    }
+    if (mc->lightweight && !c->idle && c->requests > 0 && !(flags & NGX_POST_EVENTS)) {
+        (void) ngx_mp_upgrade(c, NGX_MP_UNREAD);
+    }
 }
 
 static void
@@ -108,11 +160,6 @@ ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
     received->next = NULL;
     *flow->received_end = received;
     flow->received_end = &received->next;
-    flow->received_count++;
-
-    if (flow->received_count == NGX_MP_WAITING_MAX && mc->receiving) {
-        (void) mp_cancel(mc->handle, MP_IN);
-    }
 }
 
 /*
@@ -161,7 +208,6 @@ ngx_mp_drop_first(ngx_mp_flow_t *flow)
     if (flow->received == NULL) {
         flow->received_end = &flow->received;
     }
-    flow->received_count--;
     if (received->copy != NULL) {
         ngx_free(received->copy);
     } else {

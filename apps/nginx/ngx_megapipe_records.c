@@ -13,7 +13,7 @@ static ngx_mp_connection_t *ngx_mp_free;
 static ngx_mp_connection_t *ngx_mp_retired;
 
 static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
-    "a large response is sent with sendfile",
+    "a response that is large, or comes in parts, is sent by nginx",
     "nginx lingers when it closes",
     "the client sent more, or ended, during a request",
     "the connection is reset after a time-out",

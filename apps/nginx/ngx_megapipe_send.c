@@ -1,8 +1,9 @@
 /*
- * Sends on channel connections. Copies the output of nginx, files and memory alike, into one block
- * that the channel writes, so that a header and its small file are one send. The bytes in flight
- * are limited as by a socket's buffer. Larger files, and output above that limit, go through the
- * descriptor with nginx's own sendfile, after a header that waits for it.
+ * Sends on channel connections. Copies the output of nginx, files and memory alike, into a block
+ * that the channel writes, so that a header and its small file are one send. What follows before
+ * the write has ended is collected in a second block; when that is full, the connection is not
+ * writable. Responses that may be larger go through the descriptor with nginx's own functions, so
+ * that nginx sees the room of the socket's buffer, a file after a header that waits for it.
  */
 #include "ngx_megapipe.h"
 
@@ -10,9 +11,14 @@
 #define NGX_MP_HEADER_PIECES_MAX 8
 
 static ngx_int_t ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc);
+static size_t ngx_mp_room(const ngx_mp_connection_t *mc);
+static ngx_int_t ngx_mp_copy(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in,
+    size_t bytes);
+static ngx_int_t ngx_mp_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block);
 static ngx_uint_t ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit,
     ngx_mp_reason_e *reason);
 static ngx_uint_t ngx_mp_response_goes_on(ngx_chain_t *in);
+static ngx_uint_t ngx_mp_is_short(ngx_connection_t *c);
 static ngx_chain_t *ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc,
     ngx_chain_t *in, off_t limit, ngx_mp_reason_e reason);
 static ngx_chain_t *ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit);
@@ -21,9 +27,8 @@ static ngx_int_t ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t byte
     ngx_log_t *log);
 static ngx_int_t ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes,
     ngx_log_t *log);
-static ngx_int_t ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block);
 
-/* Handles a completion of mp_write. */
+/* Handles a completion of mp_write: what was collected meanwhile is the next write. */
 void
 ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
@@ -34,15 +39,15 @@ ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
     if (flow == NULL || flow->sending == NULL) {
         return;
     }
-    block = flow->sending;
-    flow->sending = block->next;
-    if (flow->sending == NULL) {
-        flow->sending_end = &flow->sending;
-    }
-    flow->in_flight_bytes -= block->used_bytes;
-    ngx_mp_give_block(block);
+    ngx_mp_give_block(flow->sending);
+    flow->sending = NULL;
+    block = flow->collecting;
+    flow->collecting = NULL;
     if (done->error) {
         mc->send_error = done->error;
+    }
+    if (block != NULL && (mc->send_error || ngx_mp_write(mc, block) != NGX_OK)) {
+        ngx_mp_give_block(block);
     }
 
     if (c == NULL) {
@@ -55,11 +60,11 @@ ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 
     if (c->buffered & NGX_LOWLEVEL_BUFFERED) {
         /* nginx waits for the last write, or its error. */
-        if (ngx_mp_in_flight_bytes(mc) > 0 && !done->error) {
+        if (ngx_mp_in_flight_bytes(mc) > 0) {
             return;
         }
         c->buffered &= ~NGX_LOWLEVEL_BUFFERED;
-    } else if (c->write->ready && !done->error) {
+    } else if (c->write->ready && !mc->send_error) {
         return;
     }
     if (!c->write->active) {
@@ -79,38 +84,45 @@ ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc)
     return NGX_ERROR;
 }
 
+/* Returns how many bytes can be copied; none if the connection is not writable. */
+static size_t
+ngx_mp_room(const ngx_mp_connection_t *mc)
+{
+    const ngx_mp_flow_t *flow = mc->flow;
+
+    if (flow == NULL || flow->sending == NULL) {
+        return NGX_MP_BLOCK_BYTES_MAX;
+    }
+    if (flow->collecting == NULL) {
+        return NGX_MP_COLLECTED_BYTES_MAX;
+    }
+    return flow->collecting->room_bytes - flow->collecting->used_bytes;
+}
+
 ssize_t
 ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size)
 {
     ngx_mp_connection_t *mc = ngx_mp_of(c);
-    ngx_mp_block_t *block;
-    size_t room;
+    ngx_buf_t buf;
+    ngx_chain_t in = { &buf, NULL };
 
     if (mc->send_error) {
         return ngx_mp_send_failed(c, mc);
     }
-    room = NGX_MP_IN_FLIGHT_BYTES_MAX - ngx_mp_in_flight_bytes(mc);
-    if (room == 0 || size == 0) {
-        c->write->ready = room != 0;
-        return room == 0 ? NGX_AGAIN : 0;
+    ngx_memzero(&buf, sizeof(buf));
+    buf.memory = 1;
+    buf.pos = buffer;
+    buf.last = buffer + size;
+    if (size == 0) {
+        return 0;
     }
-    size = ngx_min(size, ngx_min(room, NGX_MP_BLOCK_BYTES_MAX));
-    block = ngx_mp_take_block(size, c->log);
-    if (block == NULL) {
-        c->write->error = 1;
+    size = ngx_min(size, ngx_mp_room(mc));
+    if (size > 0 && ngx_mp_copy(c, mc, &in, size) != NGX_OK) {
         return NGX_ERROR;
     }
-    ngx_memcpy(block->data, buffer, size);
-    block->used_bytes = size;
-    if (ngx_mp_file_write(mc, block) != NGX_OK) {
-        c->write->error = 1;
-        return NGX_ERROR;
-    }
-    c->sent += size;
-    if (ngx_mp_in_flight_bytes(mc) == NGX_MP_IN_FLIGHT_BYTES_MAX) {
-        c->write->ready = 0;
-    }
-    return size;
+    /* The completion makes the connection writable again. */
+    c->write->ready = ngx_mp_room(mc) > 0;
+    return size > 0 ? (ssize_t) size : NGX_AGAIN;
 }
 
 ngx_chain_t *
@@ -118,7 +130,6 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
 {
     ngx_mp_connection_t *mc = ngx_mp_of(c);
     ngx_mp_reason_e reason;
-    ngx_mp_block_t *block;
     size_t bytes, room;
 
     if (mc->send_error) {
@@ -132,21 +143,13 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
         return ngx_mp_send_direct(c, mc, in, limit, reason);
     }
 
-    room = NGX_MP_IN_FLIGHT_BYTES_MAX - ngx_mp_in_flight_bytes(mc);
-    room = ngx_min(room, NGX_MP_BLOCK_BYTES_MAX);
+    room = ngx_mp_room(mc);
     if (limit > 0 && (off_t) room > limit) {
         room = (size_t) limit;
     }
     bytes = ngx_mp_chain_bytes(in, room);
-    if (bytes > 0) {
-        block = ngx_mp_take_block(bytes, c->log);
-        if (block == NULL || ngx_mp_fill(block, in, bytes, c->log) != NGX_OK
-            || ngx_mp_file_write(mc, block) != NGX_OK)
-        {
-            c->write->error = 1;
-            return NGX_CHAIN_ERROR;
-        }
-        c->sent += bytes;
+    if (bytes > 0 && ngx_mp_copy(c, mc, in, bytes) != NGX_OK) {
+        return NGX_CHAIN_ERROR;
     }
     if (ngx_mp_response_goes_on(in) && ngx_mp_ends_connection(c)) {
         /*
@@ -157,15 +160,13 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
     }
     in = ngx_chain_update_sent(in, bytes);
     /* The completion makes the connection writable again. */
-    if (ngx_mp_in_flight_bytes(mc) == NGX_MP_IN_FLIGHT_BYTES_MAX) {
-        c->write->ready = 0;
-    }
+    c->write->ready = ngx_mp_room(mc) > 0;
     return in;
 }
 
 /*
- * Returns whether nginx's own functions send this: a large response, a file that threads read, or
- * the last of a request after which nginx may shut the descriptor down.
+ * Returns whether nginx's own functions send this: a response that may be large, a file that
+ * threads read, or the last of a request after which nginx may shut the descriptor down.
  */
 static ngx_uint_t
 ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_reason_e *reason)
@@ -189,8 +190,21 @@ ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_rea
     if (bytes > NGX_MP_BLOCK_BYTES_MAX && (limit == 0 || limit > NGX_MP_BLOCK_BYTES_MAX)) {
         return 1;
     }
+    if (ngx_mp_response_goes_on(in) && !ngx_mp_is_short(c)) {
+        return 1;
+    }
     *reason = NGX_MP_LINGER;
     return ngx_mp_may_linger(c);
+}
+
+/* Returns whether a response that comes in parts has room behind its first part. */
+static ngx_uint_t
+ngx_mp_is_short(ngx_connection_t *c)
+{
+    ngx_http_request_t *r = ((ngx_http_request_t *) c->data)->main;
+    off_t length = r->headers_out.content_length_n;
+
+    return length >= 0 && length <= NGX_MP_COLLECTED_BYTES_MAX;
 }
 
 /* Returns whether the chain lacks the end of its response. */
@@ -317,50 +331,90 @@ ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes, ngx_log_t 
     return NGX_OK;
 }
 
-/* Copies `bytes` bytes of the chain to the block; frees the block if a file fails. */
+/* Appends the first `bytes` bytes of the chain to the block. */
 static ngx_int_t
 ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes, ngx_log_t *log)
 {
     ngx_buf_t *buf;
     size_t part;
 
-    for (; in != NULL && block->used_bytes < bytes; in = in->next) {
+    for (; bytes > 0; in = in->next, bytes -= part) {
         buf = in->buf;
+        part = 0;
         if (ngx_buf_special(buf)) {
             continue;
         }
-        part = (size_t) ngx_min((off_t) (bytes - block->used_bytes), ngx_buf_size(buf));
+        part = (size_t) ngx_min((off_t) bytes, ngx_buf_size(buf));
         if (ngx_buf_in_memory(buf)) {
             ngx_memcpy(block->data + block->used_bytes, buf->pos, part);
             block->used_bytes += part;
-            continue;
-        }
-        if (ngx_mp_read_file(block, buf, part, log) != NGX_OK) {
-            ngx_mp_give_block(block);
+        } else if (ngx_mp_read_file(block, buf, part, log) != NGX_OK) {
             return NGX_ERROR;
         }
     }
     return NGX_OK;
 }
 
-/* Files one write; frees the block if that fails. */
+/* Copies `bytes` bytes of the chain, for which there is room, and writes them when it is their
+ * turn. */
 static ngx_int_t
-ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block)
+ngx_mp_copy(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in, size_t bytes)
 {
-    ngx_mp_flow_t *flow = ngx_mp_take_flow(mc, mc->connection->log);
+    ngx_http_request_t *r = c->data;
+    ngx_http_core_loc_conf_t *clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ngx_mp_flow_t *flow = ngx_mp_take_flow(mc, c->log);
+    ngx_mp_block_t *block = flow != NULL ? flow->collecting : NULL;
+    size_t before = block != NULL ? block->used_bytes : 0;
 
-    if (flow == NULL) {
-        ngx_mp_give_block(block);
-        return NGX_ERROR;
+    if (flow != NULL && block == NULL) {
+        block = ngx_mp_take_block(
+            flow->sending != NULL ? NGX_MP_COLLECTED_BYTES_MAX : bytes, c->log);
     }
-    if (mp_write(mc->handle, block->data, block->used_bytes) == -1) {
-        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_write()");
-        ngx_mp_give_block(block);
+    if (block == NULL || ngx_mp_fill(block, in, bytes, c->log) != NGX_OK
+        || (flow->sending == NULL && ngx_mp_write(mc, block) != NGX_OK))
+    {
+        if (block != NULL) {
+            block->used_bytes = before;
+        }
+        if (block != NULL && block != flow->collecting) {
+            ngx_mp_give_block(block);
+        }
         ngx_mp_give_empty_flow(mc);
+        c->write->error = 1;
         return NGX_ERROR;
     }
-    *flow->sending_end = block;
-    flow->sending_end = &block->next;
-    flow->in_flight_bytes += block->used_bytes;
+    if (block != flow->sending) {
+        flow->collecting = block;
+    }
+    flow->send_timeout_ms = clcf->send_timeout;
+    c->sent += bytes;
     return NGX_OK;
+}
+
+/* Writes the block, while no other is written. */
+static ngx_int_t
+ngx_mp_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block)
+{
+    if (mp_write(mc->handle, block->data, block->used_bytes) == -1) {
+        mc->send_error = (uint16_t) ngx_errno;
+        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_write()");
+        return NGX_ERROR;
+    }
+    mc->flow->sending = block;
+    return NGX_OK;
+}
+
+/* Frees the output that was not sent; the channel does not use it any more. */
+void
+ngx_mp_drop_sending(ngx_mp_flow_t *flow)
+{
+    ngx_mp_block_t *blocks[] = { flow->sending, flow->collecting };
+    ngx_uint_t i;
+
+    flow->sending = flow->collecting = NULL;
+    for (i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++) {
+        if (blocks[i] != NULL) {
+            ngx_mp_give_block(blocks[i]);
+        }
+    }
 }

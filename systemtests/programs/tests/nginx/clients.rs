@@ -2,12 +2,13 @@
 
 use crate::{server, with};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use systemtests_programs::TIME_LIMIT;
+use std::time::Duration;
 use systemtests_programs::http::Client;
 use systemtests_programs::nginx::{Nginx, Setup};
-use testkit::eventually;
+use systemtests_programs::{TIME_LIMIT, send_signal};
+use testkit::{content, eventually};
 
 fn returns_to(nginx: &Nginx, descriptors: usize) {
     let back = || nginx.descriptors() <= descriptors;
@@ -195,19 +196,19 @@ fn clients_that_say_nothing_are_let_go() {
 #[test]
 fn what_is_discarded_ends_with_a_reset() {
     for events in ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"] {
-        let setup = with("sendfile off; send_timeout 1s;");
+        let setup = with("keepalive_requests 100000; send_timeout 1s;");
         let nginx = server(&Setup { events: events.to_string(), ..setup });
-        nginx.place("large", &vec![b'x'; 30_000_000]).unwrap();
+        nginx.place("small", &[b'x'; 4_000]).unwrap();
         let before = nginx.descriptors();
         let mut client = TcpStream::connect(("127.0.0.1", nginx.port())).unwrap();
         client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
-        client.write_all(b"GET /large HTTP/1.0\r\n\r\n").unwrap();
+        client.write_all(&b"GET /small HTTP/1.1\r\nHost: t\r\n\r\n".repeat(5_000)).unwrap();
         let timed_out = || nginx.log().contains("client timed out");
         assert!(eventually(TIME_LIMIT, timed_out), "{events}: {}", nginx.log());
         let mut got = Vec::new();
         let end = client.read_to_end(&mut got).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{events}: {} bytes", got.len());
-        assert!(got.len() < 30_000_000, "{events}: nothing was left to discard");
+        assert!(got.len() < 20_000_000, "{events}: nothing was left to discard");
         returns_to(&nginx, before);
     }
 }
@@ -260,4 +261,106 @@ fn an_upgraded_connection_passes_bytes_both_ways() {
     // nginx ends a tunnel as soon as one side has ended.
     drop(client);
     assert_eq!(echoing.join().unwrap(), 500_000);
+}
+
+/// A stopped worker finds the request and the end at once, as a busy one does. Clients of `nc -N`
+/// send both together, and get what they get from stock nginx: the whole answer, unless it is
+/// proxied.
+#[test]
+fn a_client_that_ends_with_its_request_gets_a_long_answer() {
+    let mut stock = Vec::new();
+    let main = "thread_pool default threads=2;".to_string();
+    let server_text = "location = /aio { aio threads; sendfile off; output_buffers 2 16k;
+                                         alias html/long; }
+                       location = /limited { limit_rate 200k; alias html/long; }
+                       location = /proxied { proxy_pass http://127.0.0.1:{port}/long; }"
+        .to_string();
+    for (module, events) in [(false, ""), (true, ""), (true, "megapipe_driver epoll;")] {
+        let (main, server_text) = (main.clone(), server_text.clone());
+        let events = events.to_string();
+        let setup = Setup { module, main, events, server: server_text, ..Setup::module() };
+        let nginx = server(&setup);
+        nginx.place("long", &[b'x'; 100_000]).unwrap();
+        for path in ["aio", "limited", "proxied"] {
+            let worker = nginx.workers()[0];
+            send_signal(worker, libc::SIGSTOP).unwrap();
+            let clients: Vec<Client> = (0..20)
+                .map(|_| {
+                    let mut client = Client::connect(nginx.port()).unwrap();
+                    client.send(format!("GET /{path} HTTP/1.0\r\n\r\n")).unwrap();
+                    client.stream().shutdown(Shutdown::Write).unwrap();
+                    client
+                })
+                .collect();
+            send_signal(worker, libc::SIGCONT).unwrap();
+            let mut lengths: Vec<usize> =
+                clients.into_iter().map(|client| client.rest().unwrap().len()).collect();
+            lengths.sort_unstable();
+            lengths.dedup();
+            if module {
+                let expected = stock.iter().find(|(other, _)| *other == path);
+                assert_eq!(Some(&(path, lengths)), expected, "{:?}", setup.events);
+            } else {
+                stock.push((path, lengths));
+            }
+        }
+    }
+}
+
+/// A connection that is closed before its request was read to the end is reset, so that the client
+/// does not take that for an empty answer.
+#[test]
+fn a_close_with_unread_input_is_a_reset() {
+    for (module, events) in [(false, ""), (true, ""), (true, "megapipe_driver epoll;")] {
+        let setup = with("location = /closed { return 444; }");
+        let nginx = server(&Setup { module, events: events.to_string(), ..setup });
+        for bytes in [3_000, 30_000] {
+            let mut client = Client::connect(nginx.port()).unwrap();
+            let head = format!("POST /closed HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}");
+            client.send([head.as_bytes(), b"\r\n\r\n", &vec![b'x'; bytes]].concat()).unwrap();
+            let end = client.rest().unwrap_err();
+            assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{module} {events} {bytes}");
+        }
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+/// The last block of a closed connection is sent as long as the client takes some of it within each
+/// `send_timeout`.
+#[test]
+fn a_slow_reader_of_a_closed_connection_gets_everything() {
+    const SIZE: usize = 60_000;
+    let http = "server { listen 127.0.0.1:{port2} sndbuf=8k; root html; send_timeout 2s;
+                         sendfile off; output_buffers 1 64k; }";
+    let read = |events: &str| {
+        let setup = Setup { events: events.to_string(), http: http.into(), ..Setup::module() };
+        let nginx = server(&setup);
+        nginx.place("long", &content(SIZE)).unwrap();
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, nginx.ports()[1]));
+        socket.connect(&address.into()).unwrap();
+        let mut client = TcpStream::from(socket);
+        client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        client.write_all(b"GET /long HTTP/1.0\r\n\r\n").unwrap();
+        let mut got = Vec::new();
+        let mut room = [0; 1000];
+        // Takes more than twice the time-out.
+        loop {
+            match client.read(&mut room) {
+                Ok(0) => break,
+                Ok(bytes) => got.extend_from_slice(&room[..bytes]),
+                Err(error) => panic!("{events}: {error} after {} bytes", got.len()),
+            }
+            thread::sleep(Duration::from_millis(90));
+        }
+        assert!(got.ends_with(&content(SIZE)), "{events}: {} bytes", got.len());
+        assert_eq!(nginx.complaints(), [""; 0]);
+    };
+    thread::scope(|scope| {
+        for events in ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"] {
+            scope.spawn(move || read(events));
+        }
+    });
 }

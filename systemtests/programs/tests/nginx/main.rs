@@ -3,6 +3,7 @@
 mod clients;
 mod files;
 mod limits;
+mod memory;
 mod operations;
 mod processes;
 mod protocols;
