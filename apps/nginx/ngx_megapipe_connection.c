@@ -4,6 +4,14 @@
  */
 #include "ngx_megapipe.h"
 
+/*
+ * How long the kernel may take to tell the address of a client. A worker that ends waits for
+ * connections with timers only.
+ */
+#define NGX_MP_ADDRESS_TIMEOUT_MS 60000
+
+static ngx_int_t ngx_mp_request_address(ngx_mp_connection_t *mc);
+static void ngx_mp_address_timed_out(ngx_event_t *ev);
 static void ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length);
 static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
 static ngx_int_t ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls,
@@ -73,10 +81,37 @@ ngx_mp_new_connection(ngx_listening_t *ls, int fd)
     }
     ngx_mp_counts.lightweight++;
     /* The request goes to the kernel together with the first receive. */
-    if (mp_request_peer_address(mc->handle) == -1 || ngx_mp_start_receiving(mc) != NGX_OK) {
-        ngx_mp_failed(&ls->log, NGX_LOG_ALERT, "a new connection");
+    if (ngx_mp_request_address(mc) != NGX_OK || ngx_mp_start_receiving(mc) != NGX_OK) {
         ngx_mp_refuse(c);
     }
+}
+
+static ngx_int_t
+ngx_mp_request_address(ngx_mp_connection_t *mc)
+{
+    ngx_event_t *ev = mc->connection->read;
+
+    if (mp_request_peer_address(mc->handle) == -1) {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_request_peer_address()");
+        return NGX_ERROR;
+    }
+    ev->handler = ngx_mp_address_timed_out;
+    ev->log = mc->connection->log;
+    ngx_add_timer(ev, NGX_MP_ADDRESS_TIMEOUT_MS);
+    return NGX_OK;
+}
+
+static void
+ngx_mp_address_timed_out(ngx_event_t *ev)
+{
+    ngx_connection_t *c = ev->data;
+
+    /* At the end of worker_shutdown_timeout nginx calls it, too. */
+    if (ev->timedout) {
+        ngx_log_error(NGX_LOG_ALERT, c->log, NGX_ETIMEDOUT,
+                      "megapipe: the kernel did not tell the address of a client");
+    }
+    ngx_mp_refuse(c);
 }
 
 /*
@@ -89,6 +124,7 @@ ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
     if (mc->connection == NULL) {
         return NGX_OK;
     }
+    ngx_del_timer(mc->connection->read);
     if (done->error == 0) {
         ngx_mp_introduce(mc, done->data, (socklen_t) done->size);
     } else if (ngx_mp_is_gone(done->error)) {

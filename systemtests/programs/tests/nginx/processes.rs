@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use systemtests_programs::http::{Client, exchange};
 use systemtests_programs::nginx::{Nginx, Setup};
-use systemtests_programs::{Daemon, TIME_LIMIT};
+use systemtests_programs::{Daemon, TIME_LIMIT, send_signal};
 use testkit::eventually;
 
 fn two_workers() -> Setup {
@@ -367,4 +367,37 @@ fn a_wrong_directive_is_named() {
     let events = "megapipe_batch 5000;".to_string();
     let error = Nginx::start(&Setup { events, ..Setup::module() }).unwrap_err().to_string();
     assert!(error.contains("megapipe_batch") || error.contains("between 1 and 1024"), "{error}");
+}
+
+/// A worker that is stopped finds new connections and the signal to end at once. It has accepted
+/// them, so it serves them, although the kernel has not told their addresses yet.
+#[test]
+fn what_a_worker_accepts_at_its_end_is_served() {
+    let nginx = Nginx::start(&Setup::module()).unwrap();
+    for _ in 0..12 {
+        let mut workers = Vec::new();
+        let is_there = || {
+            workers = nginx.workers();
+            workers.len() == 1
+        };
+        assert!(eventually(TIME_LIMIT, is_there), "{}", nginx.log());
+        let [worker] = workers[..] else { unreachable!() };
+        send_signal(worker, libc::SIGSTOP).unwrap();
+        let clients: Vec<Client> = (0..40)
+            .map(|_| {
+                let mut client = Client::connect(nginx.port()).unwrap();
+                client.send("GET /who HTTP/1.0\r\n\r\n").unwrap();
+                client
+            })
+            .collect();
+        send_signal(worker, libc::SIGQUIT).unwrap();
+        send_signal(worker, libc::SIGCONT).unwrap();
+        for client in clients {
+            let answer = client.rest().unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", nginx.log());
+        }
+        let is_gone = || !nginx.workers().contains(&worker);
+        assert!(eventually(TIME_LIMIT, is_gone), "{}", nginx.log());
+    }
+    assert_eq!(nginx.complaints(), [""; 0]);
 }
