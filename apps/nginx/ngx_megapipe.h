@@ -158,6 +158,7 @@ typedef enum {
     NGX_MP_LINGER,
     NGX_MP_UNREAD,
     NGX_MP_RESET,
+    NGX_MP_ADDRESS,
     NGX_MP_REASONS
 } ngx_mp_reason_e;
 

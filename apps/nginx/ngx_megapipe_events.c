@@ -108,11 +108,13 @@ ngx_mp_finish(ngx_cycle_t *cycle)
     (void) mp_statistics(ngx_mp_channel, &counters, sizeof(counters));
     ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0,
                   "megapipe: connections: %uL lightweight, %uL with descriptors, %uL polled; "
-                  "descriptors made for: %uL large, %uL lingering, %uL unread, %uL reset; "
+                  "descriptors made for: %uL large, %uL lingering, %uL unread, %uL reset, "
+                  "%uL address; "
                   "%uL completions in %uL system calls",
                   ngx_mp_counts.lightweight, ngx_mp_counts.descriptors, ngx_mp_counts.readiness,
                   ngx_mp_counts.upgrades[NGX_MP_LARGE], ngx_mp_counts.upgrades[NGX_MP_LINGER],
                   ngx_mp_counts.upgrades[NGX_MP_UNREAD], ngx_mp_counts.upgrades[NGX_MP_RESET],
+                  ngx_mp_counts.upgrades[NGX_MP_ADDRESS],
                   counters.completions, counters.system_calls);
     (void) mp_destroy(ngx_mp_channel);
     ngx_mp_channel = NULL;

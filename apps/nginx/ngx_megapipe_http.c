@@ -6,14 +6,26 @@
 
 static ngx_int_t ngx_mp_http_add_variables(ngx_conf_t *cf);
 static ngx_int_t ngx_mp_http_init(ngx_conf_t *cf);
+static void ngx_mp_find_userid(ngx_conf_t *cf);
 static ngx_int_t ngx_mp_log_handler(ngx_http_request_t *r);
+static ngx_int_t ngx_mp_header_filter(ngx_http_request_t *r);
+static ngx_uint_t ngx_mp_asks_for_address(ngx_http_request_t *r);
 static ngx_int_t ngx_mp_driver_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v,
     uintptr_t data);
 static ngx_int_t ngx_mp_socket_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v,
     uintptr_t data);
 static ngx_uint_t ngx_mp_address_takes(ngx_http_addr_conf_t *conf);
-static ngx_uint_t ngx_mp_is_wildcard(ngx_listening_t *ls);
+static ngx_uint_t ngx_mp_is_wildcard(const struct sockaddr *address);
 static ngx_uint_t ngx_mp_variables_need(ngx_uint_t wildcard);
+
+/* The least value of the directive `userid` with which nginx makes identifiers: v1. */
+#define NGX_MP_USERID_V1 2
+
+static ngx_http_output_header_filter_pt ngx_mp_next_header_filter;
+
+/* The directive `userid` and the index of its module; NULL if nginx was built without it. */
+static const ngx_command_t *ngx_mp_userid;
+static ngx_uint_t ngx_mp_userid_index;
 
 static ngx_http_variable_t ngx_mp_variables[] = {
     { ngx_string("megapipe_driver"), NULL, ngx_mp_driver_variable, 0, 0, 0 },
@@ -68,7 +80,29 @@ ngx_mp_http_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
     *handler = ngx_mp_log_handler;
+    ngx_mp_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_mp_header_filter;
+    ngx_mp_find_userid(cf);
     return NGX_OK;
+}
+
+static void
+ngx_mp_find_userid(ngx_conf_t *cf)
+{
+    ngx_module_t **module;
+    ngx_command_t *command;
+
+    for (module = cf->cycle->modules; *module != NULL; module++) {
+        command = (*module)->type == NGX_HTTP_MODULE ? (*module)->commands : NULL;
+        for (; command != NULL && command->name.len; command++) {
+            if (command->set == ngx_conf_set_enum_slot
+                && ngx_strcmp(command->name.data, "userid") == 0)
+            {
+                ngx_mp_userid = command;
+                ngx_mp_userid_index = (*module)->ctx_index;
+            }
+        }
+    }
 }
 
 static ngx_uint_t
@@ -90,6 +124,43 @@ ngx_mp_log_handler(ngx_http_request_t *r)
         }
     }
     return NGX_OK;
+}
+
+/*
+ * Makes a descriptor for what nginx asks it while it makes a response's header: the address to
+ * which the client has connected.
+ */
+static ngx_int_t
+ngx_mp_header_filter(ngx_http_request_t *r)
+{
+    ngx_connection_t *c = r->connection;
+
+    if (r == r->main && ngx_mp_has_channel(c) && ngx_mp_of(c)->lightweight
+        && ngx_mp_is_wildcard(c->local_sockaddr) && ngx_mp_asks_for_address(r)
+        && ngx_mp_upgrade(c, NGX_MP_ADDRESS) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+    return ngx_mp_next_header_filter(r);
+}
+
+/* A redirect of a client that named no host has the address, and so has a user's identifier. */
+static ngx_uint_t
+ngx_mp_asks_for_address(ngx_http_request_t *r)
+{
+    ngx_table_elt_t *location = r->headers_out.location;
+    u_char *userid;
+
+    if (location != NULL && location->value.len > 0 && location->value.data[0] == '/'
+        && r->headers_in.server.len == 0)
+    {
+        return 1;
+    }
+    if (ngx_mp_userid == NULL) {
+        return 0;
+    }
+    userid = (u_char *) r->loc_conf[ngx_mp_userid_index] + ngx_mp_userid->offset;
+    return *(ngx_uint_t *) userid >= NGX_MP_USERID_V1;
 }
 
 static ngx_int_t
@@ -129,7 +200,7 @@ ngx_uint_t
 ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors)
 {
     ngx_http_port_t *port = ls->servers;
-    ngx_uint_t i, wildcard = ngx_mp_is_wildcard(ls);
+    ngx_uint_t i, wildcard = ngx_mp_is_wildcard(ls->sockaddr);
     ngx_http_in_addr_t *addresses;
     ngx_http_in6_addr_t *addresses6;
 
@@ -174,15 +245,15 @@ ngx_mp_address_takes(ngx_http_addr_conf_t *conf)
 }
 
 static ngx_uint_t
-ngx_mp_is_wildcard(ngx_listening_t *ls)
+ngx_mp_is_wildcard(const struct sockaddr *address)
 {
     static const u_char none[16];
 
-    if (ls->sockaddr->sa_family == AF_INET6) {
-        return ngx_memcmp(&((struct sockaddr_in6 *) ls->sockaddr)->sin6_addr, none, 16) == 0;
+    if (address->sa_family == AF_INET6) {
+        return ngx_memcmp(&((const struct sockaddr_in6 *) address)->sin6_addr, none, 16) == 0;
     }
-    return ls->sockaddr->sa_family == AF_INET
-           && ((struct sockaddr_in *) ls->sockaddr)->sin_addr.s_addr == INADDR_ANY;
+    return address->sa_family == AF_INET
+           && ((const struct sockaddr_in *) address)->sin_addr.s_addr == INADDR_ANY;
 }
 
 /* Returns whether the configuration uses a variable that nginx takes from the descriptor. */

@@ -17,6 +17,7 @@ static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
     "nginx lingers when it closes",
     "the client sent more, or ended, during a request",
     "the connection is reset after a time-out",
+    "nginx needs the address that the client has connected to",
 };
 
 /* nginx logs a timer with the descriptor of its connection; these timers have none. */

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use systemtests_programs::TIME_LIMIT;
-use systemtests_programs::http::Client;
+use systemtests_programs::http::{Client, exchange};
 use systemtests_programs::nginx::{Nginx, Setup};
 use testkit::eventually;
 
@@ -28,6 +28,28 @@ fn ipv6_clients_are_served_and_known_by_their_address() {
             assert_eq!(text(client.get("/peer").unwrap().body), first);
             first
         });
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+/// nginx asks the socket for the address to which the client has connected: for a redirect of a
+/// client that names no host, and for the identifier of a user.
+#[test]
+fn a_client_of_a_wildcard_address_is_told_the_address() {
+    for (module, events) in [(false, ""), (true, ""), (true, "megapipe_driver epoll;")] {
+        let server = "listen *:{port2}; location = /moved { return 301 /to; }
+                      location = /marked { userid on; return 204; }";
+        let setup = Setup { module, events: events.into(), ..with(server) };
+        let nginx = Nginx::start(&setup).unwrap();
+        let [_, port, _] = nginx.ports();
+        let ask = |request: &str| text(exchange(port, request.as_bytes()).unwrap());
+        for _ in 0..10 {
+            let moved = ask("GET /moved HTTP/1.0\r\n\r\n");
+            let expected = format!("\r\nLocation: http://127.0.0.1:{port}/to\r\n");
+            assert!(moved.contains(&expected), "{module} {events}: {moved}");
+            let marked = ask("GET /marked HTTP/1.0\r\n\r\n");
+            assert!(marked.contains("\r\nSet-Cookie: uid="), "{module} {events}: {marked}");
+        }
         assert_eq!(nginx.complaints(), [""; 0]);
     }
 }
