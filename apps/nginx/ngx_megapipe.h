@@ -283,6 +283,7 @@ ngx_int_t ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted);
 ngx_uint_t ngx_mp_serves_original(ngx_socket_t fd);
 ngx_uint_t ngx_mp_siblings(ngx_socket_t fd, const int **siblings);
 ngx_uint_t ngx_mp_count_descriptors(void);
+void ngx_mp_close_other_queues(ngx_cycle_t *cycle);
 u_char *ngx_mp_print_groups(u_char *p);
 ngx_int_t ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log);
 void ngx_mp_dissolve(ngx_log_t *log);

@@ -10,13 +10,18 @@ static char *ngx_mp_check_completions(ngx_conf_t *cf, void *post, void *data);
 static void *ngx_mp_create_conf(ngx_cycle_t *cycle);
 static char *ngx_mp_init_conf(ngx_cycle_t *cycle, void *conf);
 static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
+static ngx_uint_t ngx_mp_is_used(ngx_cycle_t *cycle);
 static ngx_int_t ngx_mp_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_mp_choose_driver(ngx_cycle_t *cycle);
+static int ngx_mp_try_worker(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf);
 static int ngx_mp_rings_fit(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf);
 static ngx_int_t ngx_mp_apply_partition(ngx_cycle_t *cycle);
 static void ngx_mp_unloaded(void *data);
 static void ngx_mp_exit_process(ngx_cycle_t *cycle);
 static void ngx_mp_exit_master(ngx_cycle_t *cycle);
+
+/* What a child of the master reports as its exit status. */
+enum { NGX_MP_WORKS, NGX_MP_RINGS_DO_NOT_FIT, NGX_MP_FAILS };
 
 /* The master's current configuration; NULL when it ends. */
 static ngx_cycle_t *ngx_mp_current;
@@ -108,6 +113,13 @@ ngx_mp_init_conf(ngx_cycle_t *cycle, void *data)
     ngx_conf_init_value(conf->completions, 0);
     ngx_conf_init_value(conf->lightweight, 1);
     ngx_conf_init_value(conf->partition, 1);
+    if (ngx_mp_is_used(cycle) && cycle->connection_n > NGX_MP_CONNECTIONS_MAX) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
+                      "megapipe: worker_connections is %ui, and a channel takes %d at most; "
+                      "lower it, and use more workers", cycle->connection_n,
+                      NGX_MP_CONNECTIONS_MAX);
+        return NGX_CONF_ERROR;
+    }
     return NGX_CONF_OK;
 }
 
@@ -152,11 +164,11 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
 {
     ngx_pool_cleanup_t *cleanup;
 
-    if (ngx_test_config) {
-        return NGX_OK;
-    }
     if (ngx_mp_choose_driver(cycle) != NGX_OK) {
         return NGX_ERROR;
+    }
+    if (ngx_test_config) {
+        return NGX_OK;
     }
     ngx_mp_inherit(cycle);
     if (ngx_mp_apply_partition(cycle) != NGX_OK || ngx_mp_bequeath(cycle) != NGX_OK) {
@@ -173,8 +185,10 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
 }
 
 /*
- * Chooses epoll for all workers if there is memory for the rings of some only. All rings of a user
- * share the limit on locked memory, so a process with the user of the workers looks.
+ * Tries the channel of a worker. Chooses epoll for all workers if there is memory for the rings of
+ * some only: all rings of a user share the limit on locked memory, so a process with the user of
+ * the workers looks. Refuses what no worker could run with, but not in a reload, which would end
+ * the master.
  */
 static ngx_int_t
 ngx_mp_choose_driver(ngx_cycle_t *cycle)
@@ -189,12 +203,9 @@ ngx_mp_choose_driver(ngx_cycle_t *cycle)
     }
     conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
-    if (conf->driver == MP_DRIVER_EPOLL) {
-        return NGX_OK;
-    }
     pid = fork();
     if (pid == 0) {
-        _exit(ngx_mp_rings_fit(cycle, conf, ccf) ? EXIT_SUCCESS : EXIT_FAILURE);
+        _exit(ngx_mp_try_worker(cycle, conf, ccf));
     }
     while (pid != -1 && waitpid(pid, &status, 0) == -1 && ngx_errno == NGX_EINTR) {
         continue;
@@ -203,17 +214,49 @@ ngx_mp_choose_driver(ngx_cycle_t *cycle)
         ngx_log_error(NGX_LOG_ALERT, cycle->log, ngx_errno, "fork() failed");
         return NGX_ERROR;
     }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_FAILURE) {
+    status = WIFEXITED(status) ? WEXITSTATUS(status) : NGX_MP_WORKS;
+    if (status == NGX_MP_WORKS) {
         return NGX_OK;
     }
-    if (conf->driver == MP_DRIVER_URING) {
+    if (ngx_is_init_cycle(cycle->old_cycle)
+        && (status == NGX_MP_FAILS || conf->driver == MP_DRIVER_URING))
+    {
         return NGX_ERROR;
     }
     conf->driver = MP_DRIVER_EPOLL;
     return NGX_OK;
 }
 
-/* Becomes a worker's user as nginx does, and looks; false, with a message, if memory is short. */
+/* Becomes a worker's user as nginx does, and tries whether the channel of a worker works. */
+static int
+ngx_mp_try_worker(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf)
+{
+    struct mp_options options = ngx_mp_options(cycle, conf);
+    mp_channel *channel;
+
+    if (geteuid() == 0
+        && (setgid(ccf->group) == -1 || initgroups(ccf->username, ccf->group) == -1
+            || setuid(ccf->user) == -1))
+    {
+        return NGX_MP_WORKS; /* a worker will fail in the same way, and tell it */
+    }
+    if (conf->driver != MP_DRIVER_EPOLL && !ngx_mp_rings_fit(cycle, conf, ccf)) {
+        return NGX_MP_RINGS_DO_NOT_FIT;
+    }
+    /* A ring takes locked memory for some time after its end: it is tried only if it must work. */
+    if (conf->driver != MP_DRIVER_URING) {
+        options.driver = MP_DRIVER_EPOLL;
+    }
+    channel = mp_create(&options);
+    if (channel == NULL) {
+        ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
+        return NGX_MP_FAILS;
+    }
+    (void) mp_destroy(channel);
+    return NGX_MP_WORKS;
+}
+
+/* Returns false, with a message, if there is no memory for the rings of all workers. */
 static int
 ngx_mp_rings_fit(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf)
 {
@@ -222,14 +265,8 @@ ngx_mp_rings_fit(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t 
     ngx_uint_t level = asked ? NGX_LOG_EMERG : NGX_LOG_ERR;
     uint32_t channels = ccf->master ? (uint32_t) ccf->worker_processes + NGX_MP_HELPERS : 1;
 
-    if (geteuid() == 0
-        && (setgid(ccf->group) == -1 || initgroups(ccf->username, ccf->group) == -1
-            || setuid(ccf->user) == -1))
-    {
-        return 1; /* a worker will fail in the same way, and tell it */
-    }
     options.driver = MP_DRIVER_AUTO;
-    if (mp_check_locked_memory(&options, channels) == 0 || ngx_errno != NGX_ENOMEM) {
+    if (mp_check_locked_memory(&options, channels + asked) == 0 || ngx_errno != NGX_ENOMEM) {
         return 1;
     }
     ngx_log_error(level, cycle->log, 0, "megapipe: %s: %s",

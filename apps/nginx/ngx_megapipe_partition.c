@@ -15,6 +15,14 @@ typedef struct {
     int siblings[NGX_MP_SIBLINGS_MAX];
 } ngx_mp_group_t;
 
+/* Descriptors that the master needs for other things: logs and files of a configuration. */
+#define NGX_MP_OTHER_DESCRIPTORS 64
+
+/* Most descriptors of the master that are looked at. */
+#define NGX_MP_LOOKED_AT_MAX 65536
+
+static ngx_uint_t ngx_mp_is_partitioned(ngx_listening_t *ls);
+static ngx_uint_t ngx_mp_has_room(ngx_cycle_t *cycle, ngx_uint_t wanted);
 static ngx_mp_group_t *ngx_mp_find_group(ngx_socket_t fd);
 static ngx_mp_group_t *ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log);
 static void ngx_mp_drop_groups(ngx_cycle_t *cycle);
@@ -173,13 +181,14 @@ ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
     ngx_uint_t i;
 
     ngx_mp_drop_groups(cycle);
+    wanted = ngx_min(wanted, NGX_MP_SIBLINGS_MAX);
+    if (wanted > 0 && !ngx_mp_has_room(cycle, wanted)) {
+        wanted = 0;
+    }
     for (i = 0; i < cycle->listening.nelts; i++) {
-        if (ls[i].type != SOCK_STREAM || ls[i].reuseport || ls[i].ignore
-            || (ls[i].sockaddr->sa_family != AF_INET && ls[i].sockaddr->sa_family != AF_INET6))
+        if (!ngx_mp_is_partitioned(&ls[i])
+            || (wanted == 0 && ngx_mp_find_group(ls[i].fd) == NULL))
         {
-            continue;
-        }
-        if (wanted == 0 && ngx_mp_find_group(ls[i].fd) == NULL) {
             continue;
         }
         if (ngx_mp_partition_one(&ls[i], wanted, cycle) != NGX_OK) {
@@ -187,6 +196,80 @@ ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
         }
     }
     return NGX_OK;
+}
+
+static ngx_uint_t
+ngx_mp_is_partitioned(ngx_listening_t *ls)
+{
+    return ls->type == SOCK_STREAM && !ls->reuseport && !ls->ignore
+           && (ls->sockaddr->sa_family == AF_INET || ls->sockaddr->sa_family == AF_INET6);
+}
+
+/*
+ * Returns whether the master has descriptors for the queues of so many workers, and for the
+ * sockets by which it talks to them. Raises its soft limit if the hard limit permits it.
+ */
+static ngx_uint_t
+ngx_mp_has_room(ngx_cycle_t *cycle, ngx_uint_t wanted)
+{
+    ngx_listening_t *ls = cycle->listening.elts;
+    ngx_mp_group_t *group;
+    ngx_uint_t i, known, queues = 0;
+    struct rlimit limit;
+    rlim_t needed;
+    int fd;
+
+    for (i = 0; i < cycle->listening.nelts; i++) {
+        if (ngx_mp_is_partitioned(&ls[i])) {
+            group = ngx_mp_find_group(ls[i].fd);
+            known = group != NULL ? group->count : 0;
+            queues += wanted - ngx_min(wanted, known);
+        }
+    }
+    if (queues == 0 || getrlimit(RLIMIT_NOFILE, &limit) == -1) {
+        return 1;
+    }
+    needed = queues + 2 * wanted + NGX_MP_OTHER_DESCRIPTORS;
+    for (fd = 0; (rlim_t) fd < limit.rlim_cur && fd < NGX_MP_LOOKED_AT_MAX; fd++) {
+        needed += fcntl(fd, F_GETFD) != -1;
+    }
+    if (needed <= limit.rlim_cur) {
+        return 1;
+    }
+    limit.rlim_cur = needed;
+    if (needed <= limit.rlim_max && setrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        return 1;
+    }
+    ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                  "megapipe: %ui accept queues for %ui workers would take the master to %ui "
+                  "descriptors, of which it may have %ui; the workers share one queue for each "
+                  "socket: raise the hard limit (ulimit -Hn) to give each its own",
+                  queues, wanted, (ngx_uint_t) needed, (ngx_uint_t) limit.rlim_max);
+    return 0;
+}
+
+/* Closes the queues of other workers here, which count as descriptors of this process. */
+void
+ngx_mp_close_other_queues(ngx_cycle_t *cycle)
+{
+    ngx_core_conf_t *ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+    ngx_mp_group_t *group;
+    ngx_uint_t i, j;
+
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_HELPER) {
+        return;
+    }
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        group = ngx_mp_groups[i];
+        for (j = 0; j < group->count; j++) {
+            if (ngx_process == NGX_PROCESS_HELPER
+                || j % (ngx_uint_t) ccf->worker_processes != ngx_worker)
+            {
+                (void) ngx_close_socket(group->siblings[j]);
+                group->siblings[j] = -1;
+            }
+        }
+    }
 }
 
 /* Closes the siblings of sockets that the new configuration does not have. */
@@ -229,7 +312,6 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
             return NGX_ERROR;
         }
     }
-    wanted = ngx_min(wanted, NGX_MP_SIBLINGS_MAX);
     /* Queues are never closed: a connection may be in them. */
     count = ngx_max(group->count, wanted);
     if (count == 0) {

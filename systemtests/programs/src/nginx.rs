@@ -4,6 +4,7 @@ use crate::http::Client;
 use crate::port::Port;
 use crate::process::Running;
 use crate::{TIME_LIMIT, built, library};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -31,6 +32,8 @@ pub struct Setup {
     pub server: String,
     /// The limit on locked memory, in bytes, of processes that may not exceed it; none if it is 0.
     pub locked_bytes: u64,
+    /// The soft and the hard limit on descriptors of the master; those of the test if it is `None`.
+    pub descriptors: Option<(u64, u64)>,
     /// Features of io_uring that the server's processes lack, as rules of the library `hide-uring`;
     /// empty for none.
     pub hidden: String,
@@ -40,7 +43,18 @@ impl Setup {
     /// One worker with the module.
     pub fn module() -> Setup {
         let [main, events, http, server, hidden] = [const { String::new() }; 5];
-        Setup { module: true, workers: 1, main, events, http, server, locked_bytes: 0, hidden }
+        let (locked_bytes, descriptors) = (0, None);
+        Setup {
+            module: true,
+            workers: 1,
+            main,
+            events,
+            http,
+            server,
+            locked_bytes,
+            descriptors,
+            hidden,
+        }
     }
 }
 
@@ -68,6 +82,11 @@ pub fn built_module() -> io::Result<PathBuf> {
         .map_or_else(|| built("apps/nginx/ngx_megapipe_module.so"), |other| Ok(other.into()))
 }
 
+/// Returns nginx, which `MEGAPIPE_NGINX` may name.
+fn program() -> OsString {
+    std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into())
+}
+
 impl Nginx {
     /// Starts a server and waits until it accepts connections. In the directives `{port}` is
     /// replaced by its port, `{port2}` and `{port3}` by further ones, and `{dir}` by its directory.
@@ -79,8 +98,7 @@ impl Nginx {
         let port = numbers[0];
         let config = directory.path().join("nginx.conf");
         fs::write(&config, text(setup, directory.path(), numbers)?)?;
-        let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into());
-        let mut command = Command::new(program);
+        let mut command = Command::new(program());
         command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -91,6 +109,9 @@ impl Nginx {
         }
         if setup.locked_bytes > 0 {
             limit_locked_memory(&mut command, setup.locked_bytes);
+        }
+        if let Some((soft, hard)) = setup.descriptors {
+            limit_descriptors(&mut command, soft, hard);
         }
         let running = Running::start(&mut command)?;
         let mut nginx = Nginx { running, directory, ports };
@@ -178,6 +199,14 @@ impl Nginx {
         workers_of(self.running.id())
     }
 
+    /// Checks a configuration as `nginx -t` does; returns what it prints, and whether it is good.
+    pub fn test(&self, config: &Path) -> io::Result<(String, bool)> {
+        let mut command = Command::new(program());
+        command.arg("-t").arg("-p").arg(self.directory()).arg("-c").arg(config);
+        let output = command.stdin(Stdio::null()).output()?;
+        Ok((String::from_utf8_lossy(&output.stderr).into_owned(), output.status.success()))
+    }
+
     /// Returns the number of open descriptors of all workers.
     pub fn descriptors(&self) -> usize {
         let count = |id: &u32| fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count);
@@ -220,6 +249,17 @@ fn limit_locked_memory(command: &mut Command, bytes: u64) {
         Ok(retain(CapabilitySet::all().difference(CapabilitySet::IPC_LOCK))?)
     };
     // SAFETY: between fork(2) and execve(2), system calls and no allocation.
+    unsafe { command.pre_exec(limited) };
+}
+
+fn limit_descriptors(command: &mut Command, soft: u64, hard: u64) {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the limit is valid for reads.
+    let limited = move || match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: between fork(2) and execve(2), a system call and no allocation.
     unsafe { command.pre_exec(limited) };
 }
 

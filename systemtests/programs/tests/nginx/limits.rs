@@ -249,3 +249,50 @@ fn what_the_kernel_lacks_is_told_at_the_start_and_replaced() {
     assert!(lines_with(&nginx, told) > 0, "{}", nginx.log());
     assert_eq!(nginx.complaints(), [""; 0]);
 }
+
+/// A channel has room for a million handles.
+#[test]
+fn more_connections_than_a_channel_takes_are_refused_before_the_start() {
+    let nginx = server(&Setup::module());
+    let text = std::fs::read_to_string(nginx.directory().join("nginx.conf")).unwrap();
+    let with = |connections: &str| {
+        let path = nginx.directory().join("other.conf");
+        let changed = text.replace("worker_connections 4096", connections);
+        assert_ne!(changed, text);
+        std::fs::write(&path, changed).unwrap();
+        nginx.test(&path).unwrap()
+    };
+    for driver in ["", "megapipe_driver epoll;"] {
+        let (said, good) = with(&format!("{driver} worker_connections 1000000"));
+        assert!(good, "{driver}: {said}");
+        let (said, good) = with(&format!("{driver} worker_connections 1100000"));
+        assert!(!good && said.contains("worker_connections is 1100000"), "{driver}: {said}");
+    }
+    let events = "worker_connections 600000;".to_string();
+    let many = server(&Setup { events, ..Setup::module() });
+    assert!(serves(&many), "{}", many.log());
+    assert_eq!(many.complaints(), [""; 0]);
+}
+
+/// The master has the accept queues of all workers: 8 for each of 5 sockets.
+#[test]
+fn accept_queues_leave_the_master_its_descriptors() {
+    let listeners = "listen 127.0.0.1:{port2}; listen 127.0.0.1:{port3};
+                     listen [::1]:{port}; listen [::1]:{port2};";
+    let shared = "the workers share one queue for each socket";
+    for (soft, hard, warnings) in [(64, 4096, 0), (64, 64, 1)] {
+        let descriptors = Some((soft, hard));
+        let main = "worker_rlimit_nofile 64;".to_string();
+        let (server_text, events) = (listeners.to_string(), "worker_connections 32;".to_string());
+        let setup = Setup { workers: 8, main, events, descriptors, ..Setup::module() };
+        let nginx = server(&Setup { server: server_text, ..setup });
+        assert_eq!(lines_with(&nginx, shared), warnings, "{soft} {hard}: {}", nginx.log());
+        for _ in 0..40 {
+            assert!(serves(&nginx), "{soft} {hard}: {}", nginx.log());
+        }
+        nginx.reload().unwrap();
+        assert!(serves(&nginx), "{soft} {hard}: {}", nginx.log());
+        assert_eq!(lines_with(&nginx, "mp_partition() failed"), 0, "{}", nginx.log());
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
