@@ -99,6 +99,24 @@ fn closing_with_data_that_is_not_known_of_resets() {
     }
 }
 
+/// A close that lingers would return `EWOULDBLOCK` after its second, because the client does not
+/// run.
+#[test]
+fn closing_with_unread_data_resets_instead_of_lingering() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        let linger = SocketOption::Linger(Some(Duration::from_secs(1)));
+        pair.server.set_option(near, linger).expect("it is connected");
+        assert_eq!(pair.client.write(far, b"unread").expect("to send"), 6);
+        pair.until(|pair| (pair.server.readable_bytes(near).expect("open") == 6).then_some(()));
+        pair.server.close(near).expect("it does not wait");
+        let outcome = pair.retry(|pair| pair.client.read(far, &mut [0; 8]));
+        assert_eq!(errno(outcome), libc::ECONNRESET, "{mode:?}");
+    }
+}
+
 #[test]
 fn data_that_comes_after_a_close_resets_before_all_is_sent() {
     for mode in MODES {
