@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* memcached itself reads datagrams and TLS records, and needs to know when they are there. */
@@ -157,6 +158,7 @@ void megapipe_lend(conn *c) {
     struct megapipe_connection *connection = c->channel;
     if (connection == NULL)
         return;
+    megapipe_send_collected(connection);
     if (megapipe_writes(connection))
         mp_flush(connection->worker->channel);
     if (!connection->nonblocking) {
@@ -185,7 +187,7 @@ void megapipe_free(struct megapipe_connection *connection) {
  * channel reports the close. */
 void megapipe_finish(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
-    const bool is_whole = !megapipe_writes(connection);
+    const bool is_whole = !megapipe_writes(connection) && connection->send_error == 0;
     if (worker->channel == NULL) {
         close(connection->fd);
         megapipe_free(connection);
@@ -210,7 +212,7 @@ void megapipe_close(conn *c) {
         megapipe_finish(connection);
         return;
     }
-    connection->flow->closed_at_ms = 0;
+    connection->flow->left_bytes = 0;
     TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
 }
 
@@ -242,7 +244,15 @@ void megapipe_wrote(struct megapipe_connection *connection, const struct mp_even
     }
 }
 
-/* Closes connections whose peers do not take their last answers; checks once a second. */
+/* Returns the number of bytes that the peer has not acknowledged. A write makes progress only when
+ * a third of the socket's buffer is free, which takes a slow peer long. */
+static int64_t left_bytes(const struct megapipe_connection *connection) {
+    int unacknowledged = 0;
+    ioctl(connection->fd, TIOCOUTQ, &unacknowledged);
+    return mp_queued(connection->handle) + unacknowledged;
+}
+
+/* Closes connections whose peers take none of their last answers; checks once a second. */
 void megapipe_reap(struct megapipe_worker *worker) {
     struct megapipe_connection *connection, *next;
     const int64_t now_ms = megapipe_now_ms();
@@ -251,9 +261,12 @@ void megapipe_reap(struct megapipe_worker *worker) {
     worker->closing_checked_at_ms = now_ms;
     TAILQ_FOREACH_SAFE(connection, &worker->closing, closing_link, next) {
         struct megapipe_flow *flow = connection->flow;
-        if (flow->closed_at_ms == 0)
-            flow->closed_at_ms = now_ms;
-        if (now_ms - flow->closed_at_ms < MEGAPIPE_LAST_WORDS_MS)
+        const int64_t left = left_bytes(connection);
+        if (left != flow->left_bytes) {
+            flow->left_bytes = left;
+            flow->progress_at_ms = now_ms;
+        }
+        if (now_ms - flow->progress_at_ms < MEGAPIPE_LAST_WORDS_MS)
             continue;
         TAILQ_REMOVE(&worker->closing, connection, closing_link);
         megapipe_finish(connection);

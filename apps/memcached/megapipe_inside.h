@@ -24,15 +24,20 @@
 #define MEGAPIPE_COPY_MAX_BYTES (16 * 1024)
 #endif
 
-/* Maximum number of copied bytes in flight for each connection; more wait for a completion. */
-#define MEGAPIPE_UNSENT_MAX_BYTES (2 * MEGAPIPE_COPY_MAX_BYTES)
+/* Maximum number of copied bytes that wait for the end of the write in flight. A client that does
+ * not read makes a worker hold these two, and memcached does not read its next requests. */
+#define MEGAPIPE_COLLECTED_MAX_BYTES (8 * 1024)
 
-/* Maximum number of received bytes that memcached has not read yet; above it receiving stops,
- * and the peer's window closes. */
-#define MEGAPIPE_BACKLOG_MAX_BYTES (64 * 1024)
+/* Receives in a row that memcached has read at once until the connection receives repeatedly.
+ * Before, it receives one buffer at a time: a repeated receive takes all that a client has sent,
+ * which a worker would keep for a client that does not read the answers. */
+#define MEGAPIPE_CALM_MAX 7
 
-/* How long a connection that memcached has closed may take to send its last answers. */
-#define MEGAPIPE_LAST_WORDS_MS 10000
+/* Size of the channel's large buffers, one of which a client may leave unread. */
+#define MEGAPIPE_LARGE_BUFFER_BYTES (16 * 1024)
+
+/* How long the peer of a connection that memcached has closed may take none of the last answers. */
+#define MEGAPIPE_LAST_WORDS_MS 20000
 
 /* How long the end of the process waits for the workers to stop accepting. */
 #define MEGAPIPE_STOP_MAX_MS 500
@@ -63,12 +68,14 @@ struct megapipe_flow {
     char *backlog; /* received and not yet read; NULL if there is none */
     size_t backlog_start, backlog_end, backlog_size;
     /* Writing. */
-    unsigned writes;       /* requests in flight */
-    STAILQ_HEAD(, megapipe_piece) unsent; /* their copied messages, in order */
-    size_t unsent_bytes;
-    size_t borrowed_bytes; /* of the request that sends from memcached's memory; 0: none */
-    bool borrowed_sent;    /* that request has completed */
-    int64_t closed_at_ms;
+    struct megapipe_piece *sending;    /* the copied messages in flight */
+    struct megapipe_piece *collecting; /* those that are sent next */
+    bool collected_in_flight; /* they are in flight, too */
+    bool borrows;          /* a request in flight sends from memcached's memory */
+    bool borrowed_sent;    /* that request has completed, and memcached does not know it yet */
+    size_t borrowed_bytes; /* its size */
+    int64_t left_bytes;    /* after the close: what the peer has not acknowledged */
+    int64_t progress_at_ms; /* when that was last seen to change */
 };
 
 struct megapipe_connection {
@@ -90,6 +97,7 @@ struct megapipe_connection {
     bool receiving : 1;    /* a receive is filed */
     bool stopping : 1;     /* that receive has been cancelled */
     bool ended : 1;        /* no more data will come: end of stream, or receive_error */
+    unsigned calm : 3;     /* receives in a row that memcached has read at once */
     bool nonblocking : 1;
     atomic_bool close_asked; /* a side thread that borrowed it wants it closed */
 };
@@ -191,6 +199,7 @@ int megapipe_receive(struct megapipe_connection *connection);
 bool megapipe_take_received(struct megapipe_connection *connection, const struct mp_event *event);
 void megapipe_keep_received(struct megapipe_connection *connection);
 void megapipe_balance_received(struct megapipe_connection *connection);
+void megapipe_send_collected(struct megapipe_connection *connection);
 void megapipe_take_written(struct megapipe_connection *connection, const struct mp_event *event);
 bool megapipe_pending(const struct megapipe_connection *connection);
 bool megapipe_writes(const struct megapipe_connection *connection);

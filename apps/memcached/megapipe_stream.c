@@ -7,12 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A copied message in flight, or a free one in the worker's list. */
+/* Copied messages, or a free piece in the worker's list. */
 struct megapipe_piece {
-    union {
-        STAILQ_ENTRY(megapipe_piece) unsent_link;
-        SLIST_ENTRY(megapipe_piece) free_link;
-    };
+    SLIST_ENTRY(megapipe_piece) free_link;
+    size_t capacity;
     size_t bytes;
     char data[];
 };
@@ -25,19 +23,23 @@ struct megapipe_piece {
 static struct megapipe_piece *piece_new(struct megapipe_worker *worker, size_t bytes) {
     struct megapipe_piece *piece = SLIST_FIRST(&worker->pieces);
     if (bytes > PIECE_BYTES || piece == NULL) {
-        piece = malloc(sizeof(*piece) + (bytes > PIECE_BYTES ? bytes : PIECE_BYTES));
+        const size_t capacity = bytes > PIECE_BYTES ? bytes : PIECE_BYTES;
+        piece = malloc(sizeof(*piece) + capacity);
         if (piece == NULL)
             return NULL;
+        piece->capacity = capacity;
     } else {
         SLIST_REMOVE_HEAD(&worker->pieces, free_link);
         worker->pieces_free--;
     }
-    piece->bytes = bytes;
+    piece->bytes = 0;
     return piece;
 }
 
 static void piece_free(struct megapipe_worker *worker, struct megapipe_piece *piece) {
-    if (piece->bytes > PIECE_BYTES || worker->pieces_free == PIECES_KEPT) {
+    if (piece == NULL)
+        return;
+    if (piece->capacity > PIECE_BYTES || worker->pieces_free == PIECES_KEPT) {
         free(piece);
         return;
     }
@@ -55,8 +57,8 @@ static struct megapipe_flow *flow_of(struct megapipe_connection *connection) {
     if (flow != NULL) {
         SLIST_REMOVE_HEAD(&worker->flows, free_link);
         worker->flows_free--;
-    } else if ((flow = calloc(1, sizeof(*flow))) != NULL) {
-        STAILQ_INIT(&flow->unsent);
+    } else {
+        flow = calloc(1, sizeof(*flow));
     }
     connection->flow = flow;
     return flow;
@@ -66,8 +68,8 @@ static struct megapipe_flow *flow_of(struct megapipe_connection *connection) {
 static void give_empty_flow(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
     struct megapipe_flow *flow = connection->flow;
-    if (flow == NULL || flow->leased_bytes != 0 || flow->backlog != NULL || flow->writes != 0
-        || flow->borrowed_bytes != 0)
+    if (flow == NULL || flow->leased_bytes != 0 || flow->backlog != NULL
+        || megapipe_writes(connection) || flow->borrowed_sent)
         return;
     connection->flow = NULL;
     if (worker->flows_free == FLOWS_KEPT) {
@@ -81,13 +83,10 @@ static void give_empty_flow(struct megapipe_connection *connection) {
 /* Frees the flow of a connection that ends, maybe before all is read and sent. */
 void megapipe_flow_free(struct megapipe_connection *connection) {
     struct megapipe_flow *flow = connection->flow;
-    struct megapipe_piece *piece;
     if (flow == NULL)
         return;
-    while ((piece = STAILQ_FIRST(&flow->unsent)) != NULL) {
-        STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
-        piece_free(connection->worker, piece);
-    }
+    piece_free(connection->worker, flow->sending);
+    piece_free(connection->worker, flow->collecting);
     free(flow->backlog);
     free(flow);
     connection->flow = NULL;
@@ -117,7 +116,8 @@ static size_t leased_bytes(const struct megapipe_connection *connection) {
 
 /* Returns whether requests to send are in flight. */
 bool megapipe_writes(const struct megapipe_connection *connection) {
-    return connection->flow != NULL && connection->flow->writes != 0;
+    const struct megapipe_flow *flow = connection->flow;
+    return flow != NULL && (flow->sending != NULL || flow->borrows);
 }
 
 /* Returns whether a read would return bytes, or the end. */
@@ -126,7 +126,7 @@ bool megapipe_pending(const struct megapipe_connection *connection) {
 }
 
 int megapipe_receive(struct megapipe_connection *connection) {
-    if (mp_recv(connection->handle, MP_REPEAT) == -1)
+    if (mp_recv(connection->handle, connection->calm == MEGAPIPE_CALM_MAX ? MP_REPEAT : 0) == -1)
         return -1;
     connection->receiving = true;
     connection->stopping = false;
@@ -142,7 +142,7 @@ static bool keep(struct megapipe_flow *flow) {
     flow->backlog_start = 0;
     flow->backlog_end = kept;
     if (needed > flow->backlog_size) {
-        const size_t size = needed > 4096 ? needed * 2 : 4096;
+        const size_t size = (needed + 4095) / 4096 * 4096;
         char *longer = realloc(flow->backlog, size);
         if (longer == NULL)
             return false;
@@ -207,13 +207,16 @@ void megapipe_keep_received(struct megapipe_connection *connection) {
     give_empty_flow(connection);
 }
 
-/* Continues to receive unless bytes wait to be read, and stops while too many do. */
+/* Continues to receive unless bytes wait to be read, and stops while some do. */
 void megapipe_balance_received(struct megapipe_connection *connection) {
+    if (backlog_bytes(connection) == 0)
+        connection->calm += connection->calm < MEGAPIPE_CALM_MAX;
+    else
+        connection->calm = 0;
     if (!megapipe_pending(connection) && !connection->receiving
         && megapipe_receive(connection) == -1)
         megapipe_complain("cannot receive");
-    if (backlog_bytes(connection) > MEGAPIPE_BACKLOG_MAX_BYTES && connection->receiving
-        && !connection->stopping)
+    if (connection->calm == 0 && connection->receiving && !connection->stopping)
         connection->stopping = mp_cancel(connection->handle, MP_IN) == 0;
 }
 
@@ -258,29 +261,61 @@ static size_t length(const struct msghdr *message) {
     return bytes;
 }
 
-/* Submits a copy; memcached does not need the message any more. */
+/* Appends as much of the message as there is room for; returns how much. */
+static size_t append(struct megapipe_piece *piece, const struct msghdr *message) {
+    const size_t before = piece->bytes;
+    for (size_t i = 0; i < message->msg_iovlen && piece->bytes < piece->capacity; i++) {
+        const size_t room = piece->capacity - piece->bytes;
+        const struct iovec *part = &message->msg_iov[i];
+        const size_t bytes = part->iov_len < room ? part->iov_len : room;
+        memcpy(piece->data + piece->bytes, part->iov_base, bytes);
+        piece->bytes += bytes;
+    }
+    return piece->bytes - before;
+}
+
+static int submit(struct megapipe_connection *connection, struct megapipe_piece *piece) {
+    if (mp_write(connection->handle, piece->data, piece->bytes) == -1)
+        return -1;
+    connection->flow->sending = piece;
+    return 0;
+}
+
+/* Submits all output, before a side thread writes to the descriptor. */
+void megapipe_send_collected(struct megapipe_connection *connection) {
+    struct megapipe_flow *flow = connection->flow;
+    if (flow == NULL || flow->collecting == NULL || flow->collected_in_flight)
+        return;
+    const struct megapipe_piece *piece = flow->collecting;
+    flow->collected_in_flight = mp_write(connection->handle, piece->data, piece->bytes) == 0;
+}
+
+/* Copies the message and submits it, or collects as much as there is room for while another one
+ * is in flight; memcached does not need these bytes any more. */
 static ssize_t send_copy(struct megapipe_connection *connection, const struct msghdr *message,
                          size_t bytes) {
     struct megapipe_flow *flow = connection->flow;
-    struct megapipe_piece *piece = piece_new(connection->worker, bytes);
+    const bool collects = flow->sending != NULL;
+    struct megapipe_piece *piece = flow->collecting;
+    if (piece == NULL)
+        piece = piece_new(connection->worker, collects ? MEGAPIPE_COLLECTED_MAX_BYTES : bytes);
     if (piece == NULL) {
         errno = ENOMEM;
         return -1;
     }
-    char *end = piece->data;
-    for (size_t i = 0; i < message->msg_iovlen; i++) {
-        memcpy(end, message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
-        end += message->msg_iov[i].iov_len;
-    }
-    if (mp_write(connection->handle, piece->data, bytes) == -1) {
+    const size_t taken = append(piece, message);
+    if (collects) {
+        flow->collecting = piece;
+    } else if (submit(connection, piece) == -1) {
         piece_free(connection->worker, piece);
         return -1;
     }
+    if (taken == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
     megapipe_count(&connection->worker->sent_copied);
-    flow->writes++;
-    STAILQ_INSERT_TAIL(&flow->unsent, piece, unsent_link);
-    flow->unsent_bytes += bytes;
-    return bytes;
+    return taken;
 }
 
 /* Submits the message in place: the responses keep their items until it is sent. */
@@ -289,9 +324,8 @@ static ssize_t send_borrowed(struct megapipe_connection *connection, const struc
     if (mp_writev(connection->handle, message->msg_iov, message->msg_iovlen) == -1)
         return -1;
     megapipe_count(&connection->worker->sent_in_place);
-    connection->flow->writes++;
+    connection->flow->borrows = true;
     connection->flow->borrowed_bytes = bytes;
-    connection->flow->borrowed_sent = false;
     errno = EAGAIN;
     return -1;
 }
@@ -307,40 +341,42 @@ ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
         errno = ENOMEM;
         return -1;
     }
-    if (flow->borrowed_bytes != 0) {
+    if (flow->borrowed_sent) {
         const size_t bytes = flow->borrowed_bytes;
-        if (!flow->borrowed_sent) {
-            errno = EAGAIN;
-            return -1;
-        }
-        flow->borrowed_bytes = 0;
+        flow->borrowed_sent = false;
         give_empty_flow(connection);
         return bytes;
     }
     const size_t bytes = length(message);
-    if (bytes > MEGAPIPE_COPY_MAX_BYTES)
-        return send_borrowed(connection, message, bytes);
-    if (flow->unsent_bytes + bytes > MEGAPIPE_UNSENT_MAX_BYTES) {
+    const bool is_large = bytes > MEGAPIPE_COPY_MAX_BYTES;
+    if (flow->borrows || flow->collected_in_flight || (is_large && flow->collecting != NULL)) {
         errno = EAGAIN;
         return -1;
     }
-    return send_copy(connection, message, bytes);
+    return is_large ? send_borrowed(connection, message, bytes)
+                    : send_copy(connection, message, bytes);
 }
 
-/* Releases the memory from which a completed request was sent. */
+/* Releases the memory from which a completed request was sent, and sends what was collected
+ * meanwhile. */
 void megapipe_take_written(struct megapipe_connection *connection, const struct mp_event *event) {
     struct megapipe_flow *flow = connection->flow;
-    flow->writes--;
-    if (event->cmd == MP_WRITE) {
-        /* The requests complete in the order of submission. */
-        struct megapipe_piece *piece = STAILQ_FIRST(&flow->unsent);
-        STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
-        flow->unsent_bytes -= piece->bytes;
-        piece_free(connection->worker, piece);
-    } else {
-        flow->borrowed_sent = true;
-    }
     if (event->error != 0)
         connection->send_error = event->error;
+    if (event->cmd == MP_WRITEV) {
+        flow->borrows = false;
+        flow->borrowed_sent = true;
+    } else {
+        struct megapipe_piece *next = flow->collecting;
+        piece_free(connection->worker, flow->sending);
+        flow->sending = flow->collected_in_flight ? next : NULL;
+        flow->collecting = NULL;
+        flow->collected_in_flight = false;
+        if (next != NULL && flow->sending == NULL
+            && (connection->send_error != 0 || submit(connection, next) == -1)) {
+            connection->send_error = connection->send_error != 0 ? connection->send_error : errno;
+            piece_free(connection->worker, next);
+        }
+    }
     give_empty_flow(connection);
 }

@@ -17,7 +17,7 @@ static void watch_notifications(struct megapipe_worker *worker) {
     }
 }
 
-static struct mp_options options;
+static struct mp_options options = { .large_buffer_bytes = MEGAPIPE_LARGE_BUFFER_BYTES };
 
 /* Chooses epoll for all workers if there is memory for the rings of some only. */
 static void choose_driver(void) {

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use systemtests_programs::stalled::held_for_each;
 use testkit::{allowed_cpus, eventually, pin};
 
 fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
@@ -403,4 +404,30 @@ fn the_port_belongs_to_one_server() {
     server.client().set("key", b"value");
     let second = std::net::TcpListener::bind(server.address());
     assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
+}
+
+/// Clients that send requests and read no answers.
+#[test]
+fn stalled_clients_cost_little_more_than_in_the_unmodified_server() {
+    const CLIENTS: usize = 40;
+    let held = |server: Server, request: &str| {
+        let mut client = server.client();
+        for bytes in [100, 3_000, 30_000] {
+            client.set(&format!("k{bytes}"), &pattern(1, bytes));
+        }
+        let requests = request.repeat(100);
+        let processes = [server.process.id()];
+        held_for_each(server.port(), CLIENTS, requests.as_bytes(), &processes).unwrap()
+    };
+    let options = ["-t", "1"];
+    for key in ["missing", "k100", "k3000", "k30000"] {
+        let request = format!("get {key}\r\n");
+        let stock = held(Server::start_stock(&options), &request);
+        for driver in DRIVERS {
+            let bytes = held(Server::start(driver, &options), &request);
+            println!("{driver} {key}: {bytes} bytes for each client, unmodified {stock}");
+            let most = 2 * stock + 65_536;
+            assert!(bytes <= most, "{driver} {key}: {bytes} bytes, unmodified {stock}");
+        }
+    }
 }
