@@ -227,7 +227,7 @@ ngx_mp_choose_driver(ngx_cycle_t *cycle)
     return NGX_OK;
 }
 
-/* Becomes a worker's user as nginx does, and tries whether the channel of a worker works. */
+/* Becomes a worker's user as nginx does, and tries the driver that the configuration names. */
 static int
 ngx_mp_try_worker(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t *ccf)
 {
@@ -244,8 +244,8 @@ ngx_mp_try_worker(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf, ngx_core_conf_t
         return NGX_MP_RINGS_DO_NOT_FIT;
     }
     /* A ring takes locked memory for some time after its end: it is tried only if it must work. */
-    if (conf->driver != MP_DRIVER_URING) {
-        options.driver = MP_DRIVER_EPOLL;
+    if (conf->driver == MP_DRIVER_AUTO) {
+        return NGX_MP_WORKS;
     }
     channel = mp_create(&options);
     if (channel == NULL) {
