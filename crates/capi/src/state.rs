@@ -7,7 +7,7 @@ use crate::slots::Slots;
 use crate::types::mp_handle;
 use channel::{Channel, Handle, Lease, Source};
 use libc::{c_int, c_void};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
 use std::ptr;
@@ -25,9 +25,9 @@ pub(crate) struct State {
     pub(crate) leases: Slots<Lease>,
     /// Lightweight sockets between their accept and their registration, by their numbers: usually
     /// none, and seldom more than one call of `mp_dispatch_batch` delivers.
-    lwsockets: HashMap<c_int, Source>,
+    lwsockets: BTreeMap<c_int, Source>,
     /// Descriptors of accepted connections until they are registered here or accepted again.
-    pub(crate) accepted: HashSet<c_int>,
+    pub(crate) accepted: BTreeSet<c_int>,
     /// Descriptors that belong to the caller again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
@@ -46,8 +46,8 @@ impl State {
             channel,
             numbering,
             leases: Slots::new(),
-            lwsockets: HashMap::new(),
-            accepted: HashSet::new(),
+            lwsockets: BTreeMap::new(),
+            accepted: BTreeSet::new(),
             descriptors: Vec::new(),
             most_generation: 0,
             closing: VecDeque::new(),

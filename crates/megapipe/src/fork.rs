@@ -4,8 +4,9 @@
 //! disturb the parent. Calling `getpid` before every request would cost a system call, so the
 //! module reads a page that the kernel clears in a child (`MADV_WIPEONFORK`, Linux 4.14).
 //!
-//! The page contains a random number, not the process id: a child in a new pid namespace may have
-//! the id that its parent has in its own.
+//! The page contains a number that no ancestor has put into its own: a counter, which the child
+//! inherits. The process id would not do: a child in a new pid namespace may have the id that its
+//! parent has in its own.
 
 use crate::sys::Mapping;
 use std::io;
@@ -20,6 +21,9 @@ unsafe impl Sync for Page {}
 
 static PAGE: OnceLock<Page> = OnceLock::new();
 
+/// The number of tokens that this process and its ancestors had drawn when each was forked.
+static TOKENS: AtomicU64 = AtomicU64::new(0);
+
 /// Identifies the process that created an object.
 #[derive(Clone, Copy, Debug)]
 pub struct CreatorProcess {
@@ -32,8 +36,7 @@ impl CreatorProcess {
     /// Identifies the calling process.
     ///
     /// # Errors
-    /// The kernel's error, if the page is not available (`MADV_WIPEONFORK` needs Linux 4.14) or
-    /// there is no random number.
+    /// The kernel's error, if the page is not available (`MADV_WIPEONFORK` needs Linux 4.14).
     pub fn here() -> io::Result<CreatorProcess> {
         let page = match PAGE.get() {
             Some(page) => page,
@@ -47,7 +50,7 @@ impl CreatorProcess {
         let mark = unsafe { AtomicU64::from_ptr(page.0.address().cast()) };
         let token = match mark.load(Ordering::Relaxed) {
             0 => {
-                let token = random_token()?;
+                let token = TOKENS.fetch_add(1, Ordering::Relaxed) + 1;
                 // Another thread may have stored its number first.
                 match mark.compare_exchange(0, token, Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => token,
@@ -64,13 +67,4 @@ impl CreatorProcess {
     pub fn is_here(&self) -> bool {
         self.mark.load(Ordering::Relaxed) == self.token
     }
-}
-
-/// Returns a random number above 0, unique to the process.
-fn random_token() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    // SAFETY: `bytes` is valid for writing, and the length is its size.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    // The kernel returns so few bytes completely or not at all.
-    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from_ne_bytes(bytes).max(1)) }
 }

@@ -6,7 +6,7 @@ use super::mailbox::{Mailbox, Queue, QueueChange};
 use super::program;
 use super::socket::{self, Orphans};
 use crate::cpuset::CpuSet;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -295,7 +295,7 @@ impl Group {
 
     /// Returns the members with the numbers of these shares that they hold.
     fn loads(&self, shares: &[Share]) -> Vec<(u64, usize)> {
-        let mut held: HashMap<u64, usize> = HashMap::new();
+        let mut held: BTreeMap<u64, usize> = BTreeMap::new();
         for share in shares {
             *held.entry(share.holder).or_default() += 1;
         }

@@ -155,6 +155,27 @@ pub(crate) fn what_is_in_flight_survives_a_fork(driver: DriverChoice) {
     });
 }
 
+/// Parent and child differ although a sandbox refuses getrandom(2), also in a child of the child.
+#[test]
+fn forks_are_noticed_without_random_numbers() {
+    isolated(DriverChoice::Auto, "fork::forks_are_noticed_without_random_numbers", || {
+        testkit::bar_call_in_thread(libc::SYS_getrandom, libc::EACCES);
+        let mut parents = Rig::new(DriverChoice::Epoll);
+        expect_child(fork(|| {
+            let mut childs = Rig::new(DriverChoice::Epoll);
+            expect_child(fork(|| {
+                let mut own = Rig::new(DriverChoice::Epoll);
+                own.flush().unwrap();
+                forked(childs.flush().unwrap_err());
+                forked(parents.flush().unwrap_err());
+            }));
+            childs.flush().unwrap();
+            forked(parents.flush().unwrap_err());
+        }));
+        parents.flush().unwrap();
+    });
+}
+
 /// A child that never executes a program inherits all descriptors. Lightweight sockets of io_uring
 /// are not descriptors, and end with the process that has the ring (Linux 6.3); those of epoll are.
 #[test]
