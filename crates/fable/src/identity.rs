@@ -20,7 +20,7 @@ impl fmt::Display for FlowId {
 }
 
 /// An end of a flow: the one that listened, or the one that connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The end that listened. It leads reconfigurations.

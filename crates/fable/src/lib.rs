@@ -49,7 +49,7 @@
 //! - `daemon`, [`protocol`], [`packet`], [`page`]: the connection to the name daemon, its messages,
 //!   packets with descriptors, and the counters of a flow in shared memory.
 //! - `xpoll`, `channel`: wait for several flows, alone or in a [`megapipe::Channel`].
-//! - `memory`, `event`, `poll`, `socket`, `clock`, `random`, `fork`: system calls that several
+//! - `memory`, `event`, `poll`, `socket`, `clock`, `fork`: system calls that several
 //!   modules make.
 //! - `error`: the errors of flows and transports.
 //!
@@ -113,7 +113,6 @@ pub mod packet;
 pub mod page;
 mod poll;
 pub mod protocol;
-mod random;
 mod socket;
 pub mod transport;
 mod xpoll;

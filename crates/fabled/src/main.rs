@@ -53,6 +53,9 @@ fn make_secret(path: &Path) -> ExitCode {
 }
 
 fn serve(cli: Cli) -> Result<(), Box<dyn Error>> {
+    sys::random::check_tables().map_err(|error| {
+        format!("cannot draw random numbers: {error}; permit getrandom(2) in the sandbox")
+    })?;
     let signals = Signals::catch().map_err(|error| {
         format!("cannot wait for signals: {error}; raise the limit on open files (ulimit -n)")
     })?;

@@ -197,12 +197,9 @@ impl Mtcp {
         if devices.len() != cores {
             return Err(StartError::Devices { devices: devices.len(), cores });
         }
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|error| StartError::System {
-            what: "draw random numbers",
-            source: io::Error::other(error.to_string()),
-        })?;
-        let secret = Secret(secret);
+        let secret = sys::random::bytes()
+            .map(Secret)
+            .map_err(|source| StartError::System { what: "draw random numbers", source })?;
         let boxes = mailboxes(cores)
             .map_err(|source| StartError::System { what: "make an eventfd(2)", source })?;
         let mut engines = Vec::new();

@@ -74,14 +74,6 @@ pub(crate) fn new_socket(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Fills a few bytes with random numbers of the kernel (getrandom(2)).
-pub(crate) fn fill_random(to: &mut [u8]) -> io::Result<()> {
-    // getrandom returns up to 256 bytes at once without interruption.
-    let room = to.len().min(256);
-    // SAFETY: the kernel writes at most `room` bytes.
-    check_length(unsafe { libc::getrandom(to.as_mut_ptr().cast(), room, 0) }).map(|_| ())
-}
-
 /// Binds a packet socket to an interface, for frames of this protocol (packet(7)).
 pub(crate) fn bind_packet_socket(
     socket: BorrowedFd<'_>,

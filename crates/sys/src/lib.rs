@@ -11,6 +11,7 @@
 //! - [`namespace`]: network namespaces without a name.
 //! - [`netlink`]: requests to the kernel about networks, and its answers.
 //! - [`output`]: messages on standard error and standard output.
+//! - [`random`]: random numbers, also where getrandom(2) is refused.
 //! - [`seccomp`]: filters of the system calls of threads.
 //! - [`signals`]: signals that threads block and wait for.
 //! - [`user`]: users of the system, and the change of a process to another one.
@@ -38,6 +39,7 @@ pub mod limits;
 pub mod namespace;
 pub mod netlink;
 pub mod output;
+pub mod random;
 pub mod seccomp;
 pub mod signals;
 pub mod user;

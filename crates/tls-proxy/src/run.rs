@@ -36,6 +36,11 @@ const USUAL_HANDSHAKES_PER_ADDRESS: u32 = 512;
 /// # Errors
 /// [`ProxyError`] with cause and remedy.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
+    sys::random::check_tables().map_err(|source| ProxyError::System {
+        what: "draw random numbers",
+        source,
+        remedy: "permit getrandom(2) in the sandbox",
+    })?;
     let tls = certificates::settings(arguments, None)?;
     let user = find_user(arguments)?;
     if arguments.to.len() > backends::MOST {

@@ -1,12 +1,12 @@
 //! Counts the objects that this process keeps for each peer, and limits them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts the objects kept for each peer.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
-    held: Mutex<HashMap<Arc<str>, usize>>,
+    held: Mutex<BTreeMap<Arc<str>, usize>>,
 }
 
 impl Quota {
@@ -28,7 +28,7 @@ impl Quota {
         self.lock().values().sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@
 //! closes a descriptor that a child of `fork` still has open, the descriptor cannot be removed from
 //! the set any more; it then reports one event at most.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -38,10 +38,10 @@ struct Entry {
 /// The watched objects with their deadlines and the epoll set.
 pub(super) struct Watching {
     epoll: EpollSet,
-    entries: HashMap<WatchId, Entry>,
+    entries: BTreeMap<WatchId, Entry>,
     /// Which entry a descriptor is registered for. After its owner has closed it, the same number
     /// can belong to another entry before the agent asks the first one again.
-    owners: HashMap<RawFd, WatchId>,
+    owners: BTreeMap<RawFd, WatchId>,
     deadlines: BTreeSet<(Instant, WatchId)>,
 }
 
@@ -53,7 +53,7 @@ impl Watching {
         let events = libc::EPOLLIN as u32;
         let added = epoll.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
         added.map_err(Error::system("epoll_ctl for the agent thread"))?;
-        let (entries, owners, deadlines) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        let (entries, owners, deadlines) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         Ok(Watching { epoll, entries, owners, deadlines })
     }
 

@@ -11,7 +11,6 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::agent::{Agent, WatchId, WatchOutcome, Watched};
 use crate::kind::Kind;
-use crate::random::random_bytes;
 use crate::socket;
 
 /// A token: 128 random bits, in hexadecimal digits.
@@ -65,7 +64,7 @@ fn address(found: std::io::Result<SockAddr>) -> Result<SocketAddr, String> {
 }
 
 fn random_token() -> Result<String, String> {
-    let random = random_bytes::<{ TOKEN_BYTES / 2 }>().map_err(failed("getrandom"))?;
+    let random = sys::random::bytes::<{ TOKEN_BYTES / 2 }>().map_err(failed("getrandom"))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

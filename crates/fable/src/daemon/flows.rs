@@ -3,7 +3,7 @@
 //! Flows report on their own threads and on the agent's, while they hold their own locks. Code here
 //! therefore calls a flow only without the lock of the connection's state.
 
-use std::collections::hash_map::Entry;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 

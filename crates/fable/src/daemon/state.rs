@@ -1,6 +1,6 @@
 //! State of the daemon connection: registered names, known flows, open requests, queued packets.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -84,9 +84,9 @@ pub(super) struct State {
     pub(super) revision: u32,
     /// Why the last connection ended.
     pub(super) trouble: String,
-    pub(super) asked: HashMap<u64, Asked>,
-    pub(super) names: HashMap<Name, RegisteredName>,
-    pub(super) flows: HashMap<End, KnownFlow>,
+    pub(super) asked: BTreeMap<u64, Asked>,
+    pub(super) names: BTreeMap<Name, RegisteredName>,
+    pub(super) flows: BTreeMap<End, KnownFlow>,
     last_request: u64,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     failures: u32,
@@ -177,7 +177,7 @@ impl State {
         self.link = Link::Down;
         self.reserve = None;
         self.trouble = trouble;
-        for (_, asked) in self.asked.drain() {
+        for asked in std::mem::take(&mut self.asked).into_values() {
             if let Asked::Keys(answer) = asked {
                 answer_keys(answer, Err("the daemon went away".to_owned()));
             }

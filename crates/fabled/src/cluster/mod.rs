@@ -406,11 +406,7 @@ fn start_thread(
 }
 
 /// # Panics
-/// If the kernel has no random bytes, which happens only while it boots.
+/// If the kernel has no random bytes, which the start has checked.
 fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    if let Err(error) = getrandom::fill(&mut bytes) {
-        panic!("the kernel gives no random bytes: {error}");
-    }
-    bytes
+    sys::random::bytes().unwrap_or_else(|error| panic!("no random bytes: {error}"))
 }

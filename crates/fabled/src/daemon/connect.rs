@@ -347,7 +347,7 @@ fn no_memory(error: io::Error) -> String {
 
 /// Returns a number that cannot be guessed.
 fn random() -> io::Result<u64> {
-    getrandom::u64().map_err(|error| io::Error::other(error.to_string()))
+    sys::random::bytes().map(u64::from_ne_bytes)
 }
 
 /// Returns the file system and inode of a file.

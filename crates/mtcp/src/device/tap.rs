@@ -11,7 +11,7 @@
 use super::offload;
 use super::outgoing::{BUFFER_BYTES, ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
-use crate::system::{self, check_length, errno, fill_random, interface, new_socket};
+use crate::system::{self, check_length, errno, interface, new_socket};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -147,8 +147,8 @@ impl TapDevice {
             return Err(TapError::Options("the name must have 1 to 15 bytes"));
         }
         // Locally administered; the kernel chooses that of its own end in the same way.
-        let mut hardware_address = [0x02; 6];
-        fill_random(&mut hardware_address[1..]).map_err(TapError::Random)?;
+        let mut hardware_address: [u8; 6] = sys::random::bytes().map_err(TapError::Random)?;
+        hardware_address[0] = 0x02;
         let mut devices: Vec<TapDevice> = Vec::with_capacity(usize::from(options.queues));
         for _ in 0..options.queues {
             // Further queues attach to the interface that the first one created.

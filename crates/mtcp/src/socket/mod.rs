@@ -38,7 +38,7 @@ use self::table::Table;
 use crate::engine::Port;
 use mtcp_proto::{Options, Readiness, Shutdown, SocketId};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ pub struct Context {
     defaults: Defaults,
     sources: Option<Sources>,
     /// Sockets with a bound address, by port.
-    bound: HashMap<u16, Vec<Bound>>,
+    bound: BTreeMap<u16, Vec<Bound>>,
     /// The next port that a bind to port 0 tries.
     next_port: u16,
     thread: PhantomData<*const ()>,
@@ -186,7 +186,7 @@ impl Context {
             next_port: *defaults.ephemeral_ports.start(),
             defaults,
             sources: None,
-            bound: HashMap::new(),
+            bound: BTreeMap::new(),
             thread: PhantomData,
             _keep: keep,
         }

@@ -133,8 +133,8 @@ fn listen_at_abstract_name() -> Result<(UnixListener, String), StatError> {
         match bind(&name) {
             Ok(listener) => return Ok((listener, format!("@{name}"))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && name == usual => {
-                let suffix = getrandom::u64().map_err(io::Error::other);
-                let suffix = suffix
+                let suffix = sys::random::bytes()
+                    .map(u64::from_ne_bytes)
                     .map_err(|source| StatError::Socket { name: format!("@{usual}"), source })?;
                 name = format!("{usual}-{suffix:016x}");
                 tracing::warn!(%usual, %name, "another process has the name for statistics");

@@ -9,7 +9,6 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::error::{TransportError, TransportResult};
-use crate::random::random_bytes;
 
 /// The most connections of other processes that are closed before the attempt fails.
 const STRANGERS_MAX: usize = 64;
@@ -35,7 +34,7 @@ pub(super) fn tcp(protocol: Protocol) -> TransportResult<(OwnedFd, OwnedFd)> {
     let mut peer = socket(protocol)?;
     peer.connect_timeout(&address, TIME_LIMIT)
         .map_err(TransportError::system("connect over loopback"))?;
-    let token = random_bytes().map_err(TransportError::system("getrandom"))?;
+    let token = sys::random::bytes().map_err(TransportError::system("getrandom"))?;
     peer.write_all(&token).map_err(TransportError::system("send over loopback"))?;
     let peer_address = peer.local_addr().map_err(TransportError::system("getsockname"))?;
     listener
