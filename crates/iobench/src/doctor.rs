@@ -248,7 +248,12 @@ mod tests {
         };
         let source = io::Error::from_raw_os_error(libc::EPERM);
         Probe {
-            ring: Err(RingError { cause: "no ring here".into(), remedy: "get one", source }),
+            ring: Err(RingError {
+                call: "io_uring_setup",
+                cause: "no ring here".into(),
+                remedy: "get one",
+                source,
+            }),
             findings: vec![
                 finding(RING, Status::Missing("tried a ring".into()), Some("get one")),
                 finding("b", Status::NotTried(reason.clone()), None),

@@ -8,7 +8,7 @@ use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
 use crate::driver::uring::features::{Lack, Lacks};
-use crate::driver::uring::{Refusal, UringDriver, locked_bytes, try_to_lock};
+use crate::driver::uring::{FailedCall, Refusal, UringDriver, locked_bytes, try_to_lock};
 use crate::driver::{Driver, Pools};
 use crate::driver_api::{self, Below, UnknownDriver};
 use crate::error::Error;
@@ -32,7 +32,7 @@ impl Engine {
     pub(crate) fn new(config: Config) -> Result<Engine, Error> {
         config.check().map_err(Error::Config)?;
         let pools = Pools::new(&config).map_err(setup_error("map the buffers"))?;
-        let creator = CreatorProcess::here().map_err(setup_error("map a page"))?;
+        let creator = CreatorProcess::here().map_err(setup_error(PAGE_STEP))?;
         let (driver, report) = choose(&config, &pools)?;
         tracing::debug!(driver = %report.kind, reason = report.reason, "channel created");
         Ok(Engine {
@@ -58,12 +58,18 @@ impl Engine {
     }
 }
 
+/// The step that needs a page for fork detection, and the remedy if it fails for another reason
+/// than a lack of memory.
+const PAGE_STEP: &str = "mark a page for fork detection";
+const PAGE_REMEDY: &str = "permit madvise(2) with MADV_WIPEONFORK in the sandbox (Linux 4.14)";
+
 fn setup_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| {
         let remedy = match source.raw_os_error() {
             Some(libc::ENOMEM) => "free memory, or raise the limit on locked memory (ulimit -l)",
             Some(libc::EMFILE) => "raise the limit on open files (ulimit -n)",
             Some(libc::ENFILE) => "raise the system's limit on open files (sysctl fs.file-max)",
+            _ if step == PAGE_STEP => PAGE_REMEDY,
             Some(libc::EPERM | libc::ENOSYS) => {
                 "run `iobench doctor` for the cause, or ask for the driver epoll or auto instead \
                  of uring"
@@ -122,12 +128,15 @@ impl Config {
         if wanted(self)?.0 != DriverChoice::Auto {
             return Ok(());
         }
-        match retry_on_enomem(|| try_to_lock(self, channels).map_err(Refusal::Failed)) {
-            Err(Refusal::Failed(error)) if is_memory_short(&error) => Err(Error::LockedMemory {
-                channels,
-                bytes: channels * self.locked_bytes(),
-                limit: probe::locked_memory_limit(),
-            }),
+        let lock = || try_to_lock(self, channels).map_err(FailedCall::of("io_uring_setup"));
+        match retry_on_enomem(|| Ok(lock()?)) {
+            Err(Refusal::Failed(failed)) if is_memory_short(&failed.source) => {
+                Err(Error::LockedMemory {
+                    channels,
+                    bytes: channels * self.locked_bytes(),
+                    limit: probe::locked_memory_limit(),
+                })
+            }
             _ => Ok(()),
         }
     }
@@ -171,12 +180,14 @@ fn kernel(
         Err(refusal) => refusal,
     };
     let cause = match refusal {
-        Refusal::Failed(error) if choice == DriverChoice::Uring || !permits_epoll(&error) => {
-            return Err(setup_error("create the ring")(error));
+        Refusal::Failed(FailedCall { source, .. })
+            if choice == DriverChoice::Uring || !permits_epoll(&source) =>
+        {
+            return Err(setup_error("create the ring")(source));
         }
-        Refusal::Failed(error) => {
-            let (cause, remedy) = probe::ring_error_advice(&error);
-            if is_memory_short(&error) {
+        Refusal::Failed(FailedCall { call, source }) => {
+            let (cause, remedy) = probe::ring_error_advice(call, &source);
+            if is_memory_short(&source) {
                 await_end_of_ring();
                 tracing::warn!(cause, remedy, "a channel uses epoll instead of io_uring");
                 format!("{cause}; {remedy}")
@@ -232,7 +243,7 @@ fn retry_on_enomem<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refu
     let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
     loop {
         match (create(), pauses.next()) {
-            (Err(Refusal::Failed(error)), Some(pause)) if is_memory_short(&error) => {
+            (Err(Refusal::Failed(failed)), Some(pause)) if is_memory_short(&failed.source) => {
                 std::thread::sleep(pause);
             }
             (result, _) => return result,
@@ -267,7 +278,9 @@ mod tests {
     #[test]
     fn memory_may_come_back_and_other_errors_do_not_wait() {
         let attempts = std::cell::Cell::new(0);
-        let fail = |errno: i32| Refusal::Failed(io::Error::from_raw_os_error(errno));
+        let fail = |errno: i32| {
+            Refusal::from(FailedCall::of("io_uring_setup")(io::Error::from_raw_os_error(errno)))
+        };
         let result = retry_on_enomem(|| {
             attempts.set(attempts.get() + 1);
             if attempts.get() < 3 { Err(fail(libc::ENOMEM)) } else { Ok(attempts.get()) }

@@ -1,4 +1,4 @@
-//! Finds the cause of a failed io_uring_setup(2), and its remedy.
+//! Finds the cause of a failed set-up of a ring, and its remedy.
 
 use std::fs;
 use std::io;
@@ -68,31 +68,35 @@ const MEMORY: &str = "raise the limit on locked memory (ulimit -l unlimited) or 
                       the control group, configure fewer completions, or use the epoll driver";
 const FILES: &str = "raise the limit on open files (ulimit -n 65536)";
 const ALL_FILES: &str = "raise the limit of the system (sysctl -w fs.file-max=1000000)";
+const CALL: &str = "permit the call in the sandbox, or use the epoll driver";
 const OTHER: &str = "use the epoll driver";
 
-/// Returns the cause of a failed io_uring_setup(2), and the remedy.
+/// Returns the reason why a ring could not be set up, and the remedy.
 ///
-/// `error` is the error of the system call. The cause and the remedy form one sentence with a
+/// `call` is the system call that failed, such as `io_uring_setup`, and `error` its error. The cause and the remedy form one sentence with a
 /// semicolon between them: "io_uring is disabled: sysctl kernel.io_uring_disabled is 2; set it to 0
 /// or use the epoll driver". Reads a few files below `/proc`; if these do not show which of several
 /// causes of `EPERM` it was, names seccomp by exclusion.
-pub fn ring_error_advice(error: &io::Error) -> (String, &'static str) {
-    advice(error, &Surroundings::read())
+pub fn ring_error_advice(call: &str, error: &io::Error) -> (String, &'static str) {
+    advice(call, error, &Surroundings::read())
 }
 
-fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
+fn advice(call: &str, error: &io::Error, around: &Surroundings) -> (String, &'static str) {
     match error.raw_os_error() {
-        Some(libc::ENOSYS) => absent(around),
-        Some(libc::EPERM) => forbidden(around),
+        Some(libc::ENOSYS | libc::EPERM | libc::EACCES) if !call.starts_with("io_uring_") => {
+            (format!("{call}, which the io_uring driver needs, is refused: {error}"), CALL)
+        }
+        Some(libc::ENOSYS) => absent(call, around),
+        Some(libc::EPERM) => forbidden(call, around),
         Some(libc::EACCES) if around.filtered == Some(true) => (
-            "io_uring is forbidden: a seccomp filter or a security module refuses io_uring_setup"
-                .into(),
+            format!("io_uring is forbidden: a seccomp filter or a security module refuses {call}"),
             PROFILE,
         ),
         Some(libc::EACCES) => (
-            "io_uring is forbidden: a security module of the kernel (such as SELinux) refuses \
-             io_uring_setup"
-                .into(),
+            format!(
+                "io_uring is forbidden: a security module of the kernel (such as SELinux) \
+                 refuses {call}"
+            ),
             MODULE,
         ),
         Some(libc::EINVAL) => (
@@ -110,24 +114,25 @@ fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
         ),
         Some(libc::EMFILE) => ("no descriptor left in this process for a ring".into(), FILES),
         Some(libc::ENFILE) => ("no open file left in this system for a ring".into(), ALL_FILES),
-        _ => (format!("io_uring_setup failed: {error}"), OTHER),
+        _ => (format!("{call} failed: {error}"), OTHER),
     }
 }
 
-fn absent(around: &Surroundings) -> (String, &'static str) {
+fn absent(call: &str, around: &Surroundings) -> (String, &'static str) {
     // A kernel that has the sysctl has io_uring, even if a filter reports otherwise.
     match (around.disabled, around.filtered) {
         (Some(_), Some(true)) => (
-            "io_uring is hidden: the kernel has it, but a seccomp filter (of a container or a \
-             service manager) answers that it has not"
-                .into(),
+            format!(
+                "io_uring is hidden: the kernel has it, but a seccomp filter (of a container or \
+                 a service manager) answers to {call} that it has not"
+            ),
             PROFILE,
         ),
         _ => ("the kernel has no io_uring".into(), OLD),
     }
 }
 
-fn forbidden(around: &Surroundings) -> (String, &'static str) {
+fn forbidden(call: &str, around: &Surroundings) -> (String, &'static str) {
     if let Some(value @ 2..) = around.disabled {
         let cause = format!("io_uring is disabled: sysctl kernel.io_uring_disabled is {value}");
         return (cause, SWITCH);
@@ -145,15 +150,17 @@ fn forbidden(around: &Surroundings) -> (String, &'static str) {
     }
     match around.filtered {
         Some(false) => (
-            "io_uring is forbidden: no sysctl and no seccomp filter, so a security module of the \
-             kernel refuses io_uring_setup"
-                .into(),
+            format!(
+                "io_uring is forbidden: no sysctl and no seccomp filter, so a security module of \
+                 the kernel refuses {call}"
+            ),
             MODULE,
         ),
         _ => (
-            "io_uring is forbidden: a seccomp filter (of a container or a service manager) \
-             refuses io_uring_setup"
-                .into(),
+            format!(
+                "io_uring is forbidden: a seccomp filter (of a container or a service manager) \
+                 refuses {call}"
+            ),
             PROFILE,
         ),
     }
@@ -172,8 +179,25 @@ mod tests {
     use super::*;
 
     fn of(errno: i32, around: Surroundings) -> String {
-        let (cause, remedy) = advice(&io::Error::from_raw_os_error(errno), &around);
+        of_call("io_uring_setup", errno, around)
+    }
+
+    fn of_call(call: &str, errno: i32, around: Surroundings) -> String {
+        let (cause, remedy) = advice(call, &io::Error::from_raw_os_error(errno), &around);
         format!("{cause}; {remedy}")
+    }
+
+    #[test]
+    fn the_call_that_is_refused_is_named() {
+        let around =
+            || Surroundings { disabled: Some(0), filtered: Some(true), ..Surroundings::default() };
+        for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+            for call in ["io_uring_enter", "io_uring_register", "timerfd_create", "madvise"] {
+                let text = of_call(call, errno, around());
+                assert!(text.contains(call) && text.contains("epoll driver"), "{text}");
+                assert!(call.starts_with("io") || !text.contains("io_uring_setup"), "{text}");
+            }
+        }
     }
 
     #[test]

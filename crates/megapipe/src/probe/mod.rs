@@ -16,7 +16,7 @@ mod limits;
 mod system;
 
 use crate::driver::uring::features::{Feature, Lacks, Without};
-use crate::driver::uring::survey;
+use crate::driver::uring::{FailedCall, survey};
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -84,6 +84,8 @@ pub struct Limit {
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}; {remedy}")]
 pub struct RingError {
+    /// The system call that failed.
+    pub call: &'static str,
     /// The cause, such as "io_uring is disabled: sysctl kernel.io_uring_disabled is 2".
     pub cause: String,
     /// The remedy.
@@ -93,11 +95,11 @@ pub struct RingError {
     pub source: io::Error,
 }
 
-impl From<io::Error> for RingError {
-    /// Determines the cause of a failed io_uring_setup(2); see [`ring_error_advice`].
-    fn from(source: io::Error) -> RingError {
-        let (cause, remedy) = ring_error_advice(&source);
-        RingError { cause, remedy, source }
+impl From<FailedCall> for RingError {
+    /// Determines the cause; see [`ring_error_advice`].
+    fn from(FailedCall { call, source }: FailedCall) -> RingError {
+        let (cause, remedy) = ring_error_advice(call, &source);
+        RingError { call, cause, remedy, source }
     }
 }
 
@@ -145,7 +147,8 @@ pub fn probe() -> Probe {
         .iter()
         .map(|feature| feature.finding(deadline, |attempt| attempt()))
         .collect();
-    let survey = retry_on_enomem(survey, is_no_memory).map_err(RingError::from);
+    let survey =
+        retry_on_enomem(survey, |failed| is_no_memory(&failed.source)).map_err(RingError::from);
     let mut findings = vec![ring_finding(&survey)];
     findings.extend(Feature::ALL.iter().map(|feature| feature_finding(*feature, &survey)));
     findings.extend(without_ring);
@@ -181,7 +184,7 @@ fn ring_finding(ring: &Result<Lacks, RingError>) -> Finding {
     let (status, remedy) = match ring {
         Ok(_) => (Status::Works, None),
         Err(error) => (
-            Status::Missing(format!("io_uring_setup: {}; {}", error.source, error.cause)),
+            Status::Missing(format!("{}: {}; {}", error.call, error.source, error.cause)),
             Some(error.remedy.to_owned()),
         ),
     };

@@ -14,6 +14,7 @@ use super::entries::{self, get_option};
 use super::features::{Feature, Lacks, is_unknown};
 use super::objects::Nature;
 use super::ring::{Entered, Ring, WaitLimits};
+use super::setup::FailedCall;
 use super::{FORGOTTEN_TAG, RETRY_PAUSE};
 use crate::driver::{NO_OFFSET, Operation};
 use crate::source::Timer;
@@ -164,10 +165,16 @@ fn accept_without_waiting() -> squeue::Entry {
 /// features to `lacks`.
 ///
 /// # Errors
-/// The errno of a call, or of an attempt that failed for lack of a resource.
-pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) -> io::Result<()> {
+/// That of a call, or of an attempt that failed for lack of a resource.
+pub(super) fn attempt(
+    ring: &mut Ring,
+    groups: (u16, u16),
+    lacks: &mut Lacks,
+) -> Result<(), FailedCall> {
+    let entering = FailedCall::of("io_uring_enter");
     let mut arguments = Arguments::new();
-    let timer = OwnedFd::from(Timer::stopped()?);
+    let timer = Timer::stopped().map_err(FailedCall::of("timerfd_create"))?;
+    let timer = OwnedFd::from(timer);
     let mut attempts = arguments.attempts(&timer, groups);
     let on_table = arguments.requests_on_table();
     match lacks.of(Feature::FileTable).copied() {
@@ -191,7 +198,7 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
                 if left < attempts.len() || ring.queued() < attempts.len() as u32 {
                     std::mem::forget(arguments);
                 }
-                return Err(error);
+                return Err(entering(error));
             }
         }
         for done in ring.completions() {
@@ -208,7 +215,7 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
             }
         }
     }
-    exhausted.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+    exhausted.map_or(Ok(()), |errno| Err(entering(io::Error::from_raw_os_error(errno))))
 }
 
 /// Returns whether an errno means that the attempt lacked a resource.

@@ -42,7 +42,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::locked::{locked_bytes, try_to_lock};
-pub(crate) use self::setup::{Refusal, survey};
+pub(crate) use self::setup::{FailedCall, Refusal, survey};
 
 /// The tag of requests that complete only if they fail; that failure does not matter.
 const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
@@ -116,7 +116,10 @@ impl UringDriver {
         let (small, large) = match (buffers, lacks.required().next()) {
             (_, Some(lack)) => return Err(Refusal::Lacks(*lack)),
             (Some(buffers), None) => buffers,
-            (None, None) => return Err(io::Error::from_raw_os_error(libc::EINVAL).into()),
+            (None, None) => {
+                let source = io::Error::from_raw_os_error(libc::EINVAL);
+                return Err(FailedCall::of("io_uring_register")(source).into());
+            }
         };
         let bound_us = if ring.can_linger() { config.linger.as_micros() as u32 } else { 0 };
         Ok(UringDriver {

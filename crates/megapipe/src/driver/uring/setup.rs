@@ -8,23 +8,43 @@ use super::ring::Ring;
 use super::{LARGE_GROUP, SMALL_GROUP};
 use crate::config::{BufferClass, Config};
 use crate::driver::Pools;
-use crate::sys::check;
+use crate::sys::{Mapping, check};
 use std::io;
 
 /// The reason why there is no io_uring driver.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// A call failed with this errno; the caller decides whether it means that io_uring is
-    /// unavailable.
-    Failed(io::Error),
+    /// A call failed; the caller decides whether it means that io_uring is unavailable.
+    Failed(FailedCall),
     /// The kernel lacks a feature that cannot be replaced.
     Lacks(Lack),
 }
 
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Refusal {
-        Refusal::Failed(error)
+impl From<FailedCall> for Refusal {
+    fn from(failed: FailedCall) -> Refusal {
+        Refusal::Failed(failed)
     }
+}
+
+/// A system call that failed while a ring was set up.
+#[derive(Debug)]
+pub(crate) struct FailedCall {
+    pub(crate) call: &'static str,
+    pub(crate) source: io::Error,
+}
+
+impl FailedCall {
+    /// Returns a function for `map_err`.
+    pub(crate) fn of(call: &'static str) -> impl Fn(io::Error) -> FailedCall + Copy {
+        move |source| FailedCall { call, source }
+    }
+}
+
+/// Names the call that failed when a ring was created: it gives the ring's memory advice, too.
+fn creating(source: io::Error) -> FailedCall {
+    let advised = Mapping::anonymous(1).and_then(|memory| memory.advise(libc::MADV_DONTFORK));
+    let is_advice = advised.is_err_and(|error| error.raw_os_error() == source.raw_os_error());
+    FailedCall::of(if is_advice { "madvise" } else { "io_uring_setup" })(source)
 }
 
 /// The parts of a driver. The ring is dropped first: the kernel must release the buffers before
@@ -40,20 +60,24 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Creates a ring with a file table and buffer rings, if the kernel has them.
-    pub(super) fn new(config: &Config, pools: Pools) -> io::Result<Parts> {
+    pub(super) fn new(config: &Config, pools: Pools) -> Result<Parts, FailedCall> {
+        let registering = FailedCall::of("io_uring_register");
         let mut lacks = Lacks::default();
-        let mut ring = Ring::new(config.batch, config.completions, &mut lacks)?;
-        let places = config.max_lightweight.min(descriptor_limit()?).max(1);
-        lacks.judge(Feature::FileTable, ring.submitter().register_files_sparse(places))?;
+        let mut ring = Ring::new(config.batch, config.completions, &mut lacks).map_err(creating)?;
+        let limit = descriptor_limit().map_err(FailedCall::of("getrlimit"))?;
+        let places = config.max_lightweight.min(limit).max(1);
+        lacks
+            .judge(Feature::FileTable, ring.submitter().register_files_sparse(places))
+            .map_err(registering)?;
         let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);
         let small = class(SMALL_GROUP, config.small_buffers.count, pools.small);
         let large = class(LARGE_GROUP, config.large_buffers.count, pools.large);
         let both = small.and_then(|small| Ok((small, large?)));
-        let buffers = lacks.judge(Feature::BufferRing, both)?;
-        ring.enable(&mut lacks)?;
+        let buffers = lacks.judge(Feature::BufferRing, both).map_err(registering)?;
+        ring.enable(&mut lacks).map_err(registering)?;
         attempt(&mut ring, (SMALL_GROUP, LARGE_GROUP), &mut lacks)?;
         if !lacks.leave_direct_sockets() && !lacks.has(Feature::FileTable) {
-            ring.unregister_files()?;
+            ring.unregister_files().map_err(registering)?;
         }
         ring.hide_descriptor();
         ring.system_calls = 0;
@@ -61,9 +85,8 @@ impl Parts {
     }
 }
 
-/// Finds the features that the kernel lacks, on a ring that it then closes. Fails as
-/// io_uring_setup(2) does.
-pub(crate) fn survey() -> io::Result<Lacks> {
+/// Finds the features that the kernel lacks, on a ring that it then closes.
+pub(crate) fn survey() -> Result<Lacks, FailedCall> {
     let class = BufferClass { count: 2, bytes: 256 };
     let config = Config {
         completions: 64,
@@ -72,7 +95,8 @@ pub(crate) fn survey() -> io::Result<Lacks> {
         large_buffers: class,
         ..Config::default()
     };
-    Parts::new(&config, Pools::new(&config)?).map(|parts| parts.lacks)
+    let pools = Pools::new(&config).map_err(FailedCall::of("mmap"))?;
+    Parts::new(&config, pools).map(|parts| parts.lacks)
 }
 
 /// Returns the soft limit on descriptors, which the kernel also applies to a ring's file table.
