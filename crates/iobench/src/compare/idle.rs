@@ -11,7 +11,7 @@
 //! Before the first slot, the memory of the servers' processes is read without and with idle
 //! connections.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::compare::holder::{ASKED, Holder};
@@ -91,9 +91,9 @@ pub(crate) struct IdleLoad<'a> {
     refusal: Refusal<'a>,
     signals: &'a Signals,
     /// Why a server cannot be measured beside as many.
-    refused: HashMap<Key, String>,
+    refused: BTreeMap<Key, String>,
     /// Memory of the server for each connection, in bytes.
-    memory: HashMap<Key, f64>,
+    memory: BTreeMap<Key, f64>,
 }
 
 /// The open idle connections of a cell, by server; `None` for servers that cannot hold them.
@@ -107,7 +107,7 @@ impl<'a> IdleLoad<'a> {
         refusal: Refusal<'a>,
         signals: &'a Signals,
     ) -> IdleLoad<'a> {
-        let (refused, memory) = (HashMap::new(), HashMap::new());
+        let (refused, memory) = (BTreeMap::new(), BTreeMap::new());
         IdleLoad { path, opening, refusal, signals, refused, memory }
     }
 

@@ -116,7 +116,7 @@ impl<'a, 'b> EventLoop<'a, 'b> {
                 let (token, events) = (event.u64, event.events);
                 match token {
                     STOP_TOKEN => return Ok(()),
-                    LISTENER_TOKEN => self.accept_all(),
+                    LISTENER_TOKEN => self.accept_all()?,
                     _ if self.edge_triggered => self.serve_edge(token as usize, events),
                     _ => self.serve(token as usize),
                 }
@@ -132,10 +132,10 @@ impl<'a, 'b> EventLoop<'a, 'b> {
     }
 
     /// Accepts until the accept queue is empty.
-    fn accept_all(&mut self) {
+    fn accept_all(&mut self) -> Result<()> {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters)? {
             let fd = stream.raw();
             let index = self.table.insert(stream);
             let interest = if self.edge_triggered { EDGES } else { libc::EPOLLIN };
@@ -145,6 +145,7 @@ impl<'a, 'b> EventLoop<'a, 'b> {
                 self.table.close(index, counters);
             }
         }
+        Ok(())
     }
 
     /// Handles one connection's event. A wait returns at most one event per connection, so an index

@@ -100,16 +100,16 @@ impl Parent<'_, '_> {
             for event in &events[..count] {
                 match event.u64 {
                     STOP_TOKEN => return Ok(()),
-                    LISTENER_TOKEN => self.accept_all(),
+                    LISTENER_TOKEN => self.accept_all()?,
                     token => self.reap(token as usize, libc::WNOHANG),
                 }
             }
         }
     }
 
-    fn accept_all(&mut self) {
+    fn accept_all(&mut self) -> Result<()> {
         let listener = self.context.shared_listener();
-        while let Some(stream) = accept(listener, SocketFlags::empty(), &mut self.context.counters)
+        while let Some(stream) = accept(listener, SocketFlags::empty(), &mut self.context.counters)?
         {
             if self.fork(stream).is_err() {
                 self.context.counters.errors += 1;
@@ -117,6 +117,7 @@ impl Parent<'_, '_> {
             }
             self.context.publish();
         }
+        Ok(())
     }
 
     /// Starts a child for a connection; the connection is closed if that fails.

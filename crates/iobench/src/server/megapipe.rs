@@ -12,6 +12,7 @@ use megapipe::{
 use crate::error::{Context, Error, Result};
 use crate::server::listener::Listening;
 use crate::server::response::Reply;
+use crate::server::stream::{ACCEPT_REMEDY, is_refused};
 use crate::server::{Server, ThreadContext};
 use crate::sys::affinity;
 use crate::sys::borrow;
@@ -208,6 +209,9 @@ impl EventLoop<'_, '_> {
                 let registered = self.channel.register(accepted.socket, Connection::default());
                 let connection = file(registered, "register a connection")?;
                 file(self.channel.receive(connection, Repeat::UntilCancelled), "receive")?;
+            }
+            Event::Accept(Err(error)) if error.raw_os_error().is_some_and(is_refused) => {
+                Err(error).context("accept", ACCEPT_REMEDY)?;
             }
             // Out of descriptors or memory: the channel continues by itself.
             Event::Accept(Err(_)) if done.more => counters.errors += 1,

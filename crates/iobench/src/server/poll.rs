@@ -71,18 +71,19 @@ impl Loop<'_, '_> {
                 }
             }
             if self.polled[LISTENER].revents != 0 {
-                self.accept_all();
+                self.accept_all()?;
             }
         }
     }
 
-    fn accept_all(&mut self) {
+    fn accept_all(&mut self) -> Result<()> {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters)? {
             self.polled.push(watched(stream.raw()));
             self.streams.push(stream);
         }
+        Ok(())
     }
 
     fn serve(&mut self, index: usize) {

@@ -173,7 +173,7 @@ fn accept_and_watch(
         for event in &events[..count] {
             match event.u64 {
                 STOP_TOKEN => return Ok(()),
-                LISTENER_TOKEN => accept_all(context, station),
+                LISTENER_TOKEN => accept_all(context, station)?,
                 token => {
                     let index = token as usize;
                     let Some(stream) = station.idle().lend(index) else { continue };
@@ -185,10 +185,10 @@ fn accept_and_watch(
     }
 }
 
-fn accept_all(context: &mut ThreadContext<'_>, station: &AcceptorConnections) {
+fn accept_all(context: &mut ThreadContext<'_>, station: &AcceptorConnections) -> Result<()> {
     let listener = context.shared_listener();
     let counters = &mut context.counters;
-    while let Some(stream) = accept(listener, SocketFlags::empty(), counters) {
+    while let Some(stream) = accept(listener, SocketFlags::empty(), counters)? {
         let fd = stream.raw();
         station.open.lock().insert(fd);
         let index = station.idle().insert(stream);
@@ -199,6 +199,7 @@ fn accept_all(context: &mut ThreadContext<'_>, station: &AcceptorConnections) {
             stream.into_iter().for_each(|stream| station.open.close(stream, counters));
         }
     }
+    Ok(())
 }
 
 /// A worker's loop.

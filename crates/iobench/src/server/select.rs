@@ -145,15 +145,15 @@ impl Loop<'_, '_> {
             }
             // Last, because a new connection may get the number of one that has just ended.
             if self.ready.read.contains(self.context.shared_listener()) {
-                self.accept_all();
+                self.accept_all()?;
             }
         }
     }
 
-    fn accept_all(&mut self) {
+    fn accept_all(&mut self) -> Result<()> {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters)? {
             let fd = stream.raw();
             self.wanted.read.insert(fd);
             if self.streams.len() <= fd as usize {
@@ -161,6 +161,7 @@ impl Loop<'_, '_> {
             }
             self.streams[fd as usize] = Some(stream);
         }
+        Ok(())
     }
 
     fn serve(&mut self, fd: RawFd) {

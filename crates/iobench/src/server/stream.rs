@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use crate::error::{Context, Result};
 use crate::server::framing::{Answers, Flow, Sink};
 use crate::server::response::Responder;
 use crate::server::shared::Counters;
@@ -136,25 +137,41 @@ fn failed(error: i32, counters: &mut Counters) -> Next {
     Next::End
 }
 
+/// What to do when accept(2) is refused.
+pub(crate) const ACCEPT_REMEDY: &str =
+    "permit accept4(2) in the sandbox around iobench, and its connections in the firewall";
+
+/// Returns whether accept(2) is refused to the process, or a firewall refuses a connection: a
+/// server that tried again could use up its CPU without a connection.
+pub(crate) fn is_refused(errno: i32) -> bool {
+    matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS)
+}
+
 /// Accepts the next connection of the accept queue, if there is one, with the flags of accept4(2).
+///
+/// # Errors
+/// That of a call that is refused.
 pub(crate) fn accept(
     listener: RawFd,
     flags: SocketFlags,
     counters: &mut Counters,
-) -> Option<Stream> {
+) -> Result<Option<Stream>> {
     loop {
         counters.system_calls += 1;
         match rustix::net::accept_with(borrow(listener), flags | SocketFlags::CLOEXEC) {
             Ok(socket) => {
                 counters.accepted += 1;
-                return Some(Stream::new(socket));
+                return Ok(Some(Stream::new(socket)));
             }
-            Err(Errno::AGAIN) => return None,
+            Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) if is_refused(error.raw_os_error()) => {
+                return Err(error).context("accept", ACCEPT_REMEDY);
+            }
             // Out of descriptors or memory: counted, and tried again at the next wake-up.
             Err(_) => {
                 counters.errors += 1;
-                return None;
+                return Ok(None);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A thread per connection with blocking calls, the model without a state machine.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -56,16 +56,20 @@ impl Server for ThreadServer {
         let (block, responder) = (context.block, context.responder);
         thread::scope(|scope| {
             context.ready();
-            loop {
+            let result = 'serving: loop {
                 context.publish();
                 context.counters.system_calls += 1;
-                if wait_for_any(&[context.stop(), context.shared_listener()]) == 0 {
-                    open.shut_down();
-                    return Ok(());
+                let listener = context.shared_listener();
+                if wait_for_any(&[context.stop(), listener]) == 0 {
+                    break Ok(());
                 }
-                while let Some(stream) =
-                    accept(context.shared_listener(), SocketFlags::empty(), &mut context.counters)
-                {
+                loop {
+                    let stream = match accept(listener, SocketFlags::empty(), &mut context.counters)
+                    {
+                        Ok(Some(stream)) => stream,
+                        Ok(None) => break,
+                        Err(error) => break 'serving Err(error),
+                    };
                     let fd = stream.raw();
                     open.lock().insert(fd);
                     context.counters.system_calls += 1;
@@ -82,7 +86,9 @@ impl Server for ThreadServer {
                     }
                     context.publish();
                 }
-            }
+            };
+            open.shut_down();
+            result
         })
     }
 }
@@ -102,10 +108,10 @@ fn serve(mut stream: Stream, responder: &Responder, block: &ThreadBlock, open: &
 
 /// The sockets of connections, whose threads may be blocked; to wake them up at the end.
 #[derive(Default)]
-pub(crate) struct OpenSockets(Mutex<HashSet<RawFd>>);
+pub(crate) struct OpenSockets(Mutex<BTreeSet<RawFd>>);
 
 impl OpenSockets {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<RawFd>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeSet<RawFd>> {
         // A set of numbers is valid even if a thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
