@@ -268,6 +268,7 @@ ngx_uint_t ngx_mp_flushing(void);
 ngx_int_t ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev);
 ngx_int_t ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events);
 void ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+ngx_socket_t ngx_mp_eventfd(int flags, ngx_log_t *log);
 ngx_int_t ngx_mp_notify_init(ngx_log_t *log);
 ngx_int_t ngx_mp_notify(ngx_event_handler_pt handler);
 void ngx_mp_notified(struct mp_event *done, ngx_uint_t flags);

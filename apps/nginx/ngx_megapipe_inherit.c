@@ -129,7 +129,7 @@ ngx_mp_bequeath(ngx_cycle_t *cycle)
         return NGX_OK;
     }
     if (ngx_mp_taken_over == -1) {
-        ngx_mp_taken_over = eventfd(0, EFD_NONBLOCK);
+        ngx_mp_taken_over = ngx_mp_eventfd(EFD_NONBLOCK, cycle->log);
     }
     variable = ngx_array_push(&ccf->env);
     p = ngx_pnalloc(cycle->pool, sizeof(NGX_MP_VARIABLE) + (count + 1) * NGX_MP_FIELD_MAX + 1);

@@ -130,6 +130,20 @@ ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
     }
 }
 
+/* Makes an eventfd, or says why it cannot. */
+ngx_socket_t
+ngx_mp_eventfd(int flags, ngx_log_t *log)
+{
+    ngx_socket_t fd = eventfd(0, flags);
+
+    if (fd == -1) {
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno,
+                      "megapipe: eventfd() failed; raise worker_rlimit_nofile, or permit "
+                      "eventfd2(2) in the sandbox");
+    }
+    return fd;
+}
+
 /*
  * Other threads wake the worker by an eventfd. The channel reads it, one value at a time: a
  * registered eventfd may block, so a read after an edge that came twice would never return.
@@ -141,10 +155,8 @@ ngx_mp_notify_init(ngx_log_t *log)
 
     ngx_memzero(mc, sizeof(ngx_mp_connection_t));
     mc->kind = NGX_MP_NOTIFIER;
-    mc->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    mc->fd = ngx_mp_eventfd(EFD_NONBLOCK | EFD_CLOEXEC, log);
     if (mc->fd == -1) {
-        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno,
-                      "eventfd() failed; raise worker_rlimit_nofile");
         return NGX_ERROR;
     }
     mc->handle = mp_register(ngx_mp_channel, mc->fd, mc, NULL);

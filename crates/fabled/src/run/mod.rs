@@ -15,6 +15,8 @@ use std::process::Command;
 use preload::launch::{self, Library};
 pub use preload::launch::{LibraryError, Obstacle, obstacle};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{AddressFamily, SocketType, socket};
 use sys::output::STDERR;
 
 const LIBRARY: Library =
@@ -114,10 +116,15 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
         }
         None => {
             prepare(options, &mut command)?;
-            if let Err(error) = make_memory() {
+            let needs = [
+                ("opens", "memfd_create(2) or its seals", make_memory()),
+                ("accepts", "netlink(7) sockets for sock_diag(7)", open_diagnosis()),
+            ];
+            for (verb, call, result) in needs {
+                let Err(error) = result else { continue };
                 STDERR.line(format_args!(
-                    "fable: connections that {program} opens stay in TCP, because memfd_create(2) \
-                     or its seals are refused: {error}; permit them in the sandbox"
+                    "fable: connections that {program} {verb} stay in TCP, because {call} are \
+                     refused: {error}; permit them in the sandbox"
                 ));
             }
         }
@@ -129,6 +136,11 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
 fn make_memory() -> std::io::Result<()> {
     let file = memfd_create("fable", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     Ok(fcntl_add_seals(file, SealFlags::SEAL)?)
+}
+
+/// Opens the socket with which the library finds out who has connected.
+fn open_diagnosis() -> std::io::Result<()> {
+    Ok(socket(AddressFamily::NETLINK, SocketType::RAW, Some(SOCK_DIAG)).map(drop)?)
 }
 
 /// Sets the environment for the loader and the library.
