@@ -12,6 +12,9 @@ uint32_t ngx_mp_batch_number;
 /* Read events of this batch of completions. */
 static ngx_queue_t ngx_mp_readable = { &ngx_mp_readable, &ngx_mp_readable };
 
+/* The record whose read event is delivered: it receives again behind that, unless it is closed. */
+static const ngx_mp_connection_t *ngx_mp_delivered;
+
 static ngx_uint_t ngx_mp_ended_with_request(ngx_connection_t *c, ngx_mp_connection_t *mc);
 static void ngx_mp_after_reading(ngx_connection_t *c, ngx_mp_connection_t *mc,
     ngx_uint_t flags);
@@ -23,7 +26,7 @@ static ssize_t ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc);
 ngx_int_t
 ngx_mp_start_receiving(ngx_mp_connection_t *mc)
 {
-    if (mc->receiving || mc->ended || mc->receive_error) {
+    if (mc->receiving || mc->ended || mc->receive_error || mc == ngx_mp_delivered) {
         return NGX_OK;
     }
     if (mp_recv(mc->handle, mc->calm == NGX_MP_CALM_MAX ? MP_REPEAT : 0) == -1) {
@@ -118,7 +121,9 @@ ngx_mp_deliver_received(ngx_uint_t flags)
         ngx_delete_posted_event(ev);
         c = ev->data;
         mc = ngx_mp_of(c);
+        ngx_mp_delivered = flags & NGX_POST_EVENTS ? NULL : mc;
         ngx_mp_deliver(ev, flags);
+        ngx_mp_delivered = NULL;
         /* The handler may have closed it. */
         if (mc->connection == c) {
             ngx_mp_after_reading(c, mc, flags);
@@ -126,12 +131,17 @@ ngx_mp_deliver_received(ngx_uint_t flags)
     }
 }
 
-/* Stops receiving while bytes are unread, which make nginx linger when it closes. */
+/* Receives again, but not while bytes are unread, which make nginx linger when it closes. */
 static void
 ngx_mp_after_reading(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_uint_t flags)
 {
     if (!ngx_mp_has_received(mc)) {
         mc->calm += mc->calm < NGX_MP_CALM_MAX;
+        if (ngx_mp_start_receiving(mc) != NGX_OK) {
+            mc->receive_error = ENOMEM;
+            c->read->ready = 1;
+            ngx_post_event(c->read, &ngx_posted_events);
+        }
         return;
     }
     mc->calm = 0;
