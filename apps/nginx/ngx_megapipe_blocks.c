@@ -3,6 +3,7 @@
  * they are still in the CPU's cache; a limited number is kept.
  */
 #include "ngx_megapipe.h"
+#include <malloc.h>
 
 #define NGX_MP_RECEIVED_KEPT_MAX 1024
 #define NGX_MP_FLOWS_KEPT_MAX 1024
@@ -14,12 +15,19 @@ typedef struct {
     ngx_uint_t count;
 } ngx_mp_free_t;
 
-/* At most 6 MiB are kept; after a burst of slow readers the memory above is freed. */
+/* 1 MiB of each size is kept. */
 static ngx_mp_free_t ngx_mp_sizes[] = {
-    { 4096, 1024, NULL, 0 },
+    { 4096, 256, NULL, 0 },
     { NGX_MP_COLLECTED_BYTES_MAX, 64, NULL, 0 },
     { NGX_MP_BLOCK_BYTES_MAX, 16, NULL, 0 },
 };
+
+/* Memory of blocks above which it is given back to the kernel whenever half of it was freed. */
+#define NGX_MP_TRIMMED_BYTES_MIN (4 << 20)
+
+static size_t ngx_mp_blocks_bytes;
+static size_t ngx_mp_blocks_bytes_before; /* the most since memory was given back */
+
 
 static ngx_mp_received_t *ngx_mp_free_received;
 static ngx_uint_t ngx_mp_free_received_count;
@@ -58,6 +66,8 @@ ngx_mp_take_block(size_t bytes, ngx_log_t *log)
             return NULL;
         }
         block->room_bytes = size->room_bytes;
+        ngx_mp_blocks_bytes += block->room_bytes;
+        ngx_mp_blocks_bytes_before = ngx_max(ngx_mp_blocks_bytes_before, ngx_mp_blocks_bytes);
     }
 
     block->next = NULL;
@@ -65,13 +75,24 @@ ngx_mp_take_block(size_t bytes, ngx_log_t *log)
     return block;
 }
 
+/*
+ * Frees a block, or keeps it. After a burst of slow readers the C library would keep the memory,
+ * because some of the connections have theirs behind it.
+ */
 void
 ngx_mp_give_block(ngx_mp_block_t *block)
 {
     ngx_mp_free_t *size = ngx_mp_blocks_for(block->room_bytes);
 
     if (size->count == size->kept_max) {
+        ngx_mp_blocks_bytes -= block->room_bytes;
         ngx_free(block);
+        if (ngx_mp_blocks_bytes_before > NGX_MP_TRIMMED_BYTES_MIN
+            && ngx_mp_blocks_bytes < ngx_mp_blocks_bytes_before / 2)
+        {
+            (void) malloc_trim(0);
+            ngx_mp_blocks_bytes_before = ngx_mp_blocks_bytes;
+        }
         return;
     }
     block->next = size->first;
