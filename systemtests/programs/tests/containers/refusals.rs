@@ -51,58 +51,22 @@ const TERMINATED: u32 = 143;
 
 /// Calls without which the program under a preload library cannot do its job, plainly either: they
 /// are not refused. The server of python3 repeats a failing accept4(2) without a pause.
-const NEEDED: &[(&str, &str)] =
-    &[("fable run, server", "accept4"), ("fable run, server", "getrandom")];
+const NEEDED: &[(&str, &str)] = &[
+    ("fable run, server", "accept4"),
+    ("fable run, server", "getrandom"),
+    ("mtcp run, server", "getrandom"),
+];
 
 /// Cells whose outcome depends on when things happen, and why: they are not refused either.
-const BY_CHANCE: &[Subject] = &[
-    (
-        "mtcp run, server",
-        "signalfd4",
-        "made by each thread that sleeps: by the one that accepts or by that of the connection",
-    ),
-    (
-        "iobench compare",
-        "accept4",
-        "the server epoll tries again at once: how often, and what is counted, is the speed",
-    ),
-];
+const BY_CHANCE: &[Subject] = &[(
+    "mtcp run, server",
+    "signalfd4",
+    "made by each thread that sleeps: by the one that accepts or by that of the connection",
+)];
 
 /// Faults that are known: program, call, and why they are still there.
 const KNOWN: &[Subject] = &[
-    (
-        "tls-proxy",
-        "getrandom",
-        "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
-    ),
-    (
-        "fabled",
-        "getrandom",
-        "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
-    ),
-    (
-        "Server of flows",
-        "getrandom",
-        "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
-    ),
-    (
-        "Client of flows",
-        "getrandom",
-        "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
-    ),
-    (
-        "mtcp run, server",
-        "getrandom",
-        "no random numbers after EACCES: Rust's hash tables panic, and so do libraries",
-    ),
-    (
-        "iobench serve, epoll driver",
-        "accept4",
-        "refused connections are counted in the last line only",
-    ),
     ("fable run, server", "clone3", "python3 says so in its own words"),
-    ("fable run, server", "socket(AF_NETLINK)", "connections stay plain, without a message"),
-    ("nginx with the module", "eventfd2", "nginx ends without a message"),
     ("memcached on the channel", "clone3", "memcached aborts after its message"),
     ("memcached on the channel", "prlimit64(SET)", "memcached's own message has no errno"),
 ];
