@@ -78,6 +78,7 @@ every_driver! {
             sequences_of_requests,
             sequences_with_few_resources;
         pauses:
+            a_peer_that_pauses_while_it_reads_gets_the_whole_file,
             a_peer_that_pauses_while_it_sends_gets_all;
     }
 }
