@@ -8,14 +8,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
 
 use crate::cli::saved::DiffArgs;
 use crate::engine::statistics::{Interval, change_interval, geometric_mean};
 use crate::engine::whole_file::WholeFile;
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::output;
 use crate::report::input::{self, Saved};
 use crate::report::number;
@@ -94,19 +93,13 @@ pub(crate) struct Diff {
 
 /// Compares the files and prints what has changed.
 pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
-    let only_json = arguments.json.as_deref() == Some(Path::new("-"));
-    let json = arguments.json.as_deref().filter(|_| !only_json).map(WholeFile::prepare);
-    let json = json.transpose()?;
+    let json = arguments.json.as_deref().map(WholeFile::prepare).transpose()?;
     let (old, new) = (input::read(&arguments.old)?, input::read(&arguments.new)?);
     let bounds = Bounds { threshold: arguments.threshold, drift: arguments.drift };
     let diff = compare(&old, &new, bounds);
-    let printed = if only_json {
-        let text = serde_json::to_string_pretty(&diff)
-            .map_err(std::io::Error::from)
-            .context("encode the changes", "report this as a bug")?;
-        output::print(&(text + "\n"))
-    } else {
-        output::print(&table(&diff))
+    let printed = match &json {
+        Some(json) if json.is_standard_output() => Ok(()),
+        _ => output::print(&table(&diff)),
     };
     if let Some(json) = json {
         json.write(&diff)?;

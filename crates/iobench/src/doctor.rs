@@ -4,7 +4,6 @@ use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
 use megapipe::{Channel, DriverKind, DriverReport, Replaced};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 
 use crate::cli::DoctorArgs;
 use crate::engine::whole_file::WholeFile;
@@ -42,14 +41,15 @@ impl Choice {
 /// if it is `-`, prints JSON and nothing else.
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<()> {
     let (probe, choice) = (probe(), Choice::of_this_machine());
-    let json = arguments.json.as_deref();
-    if json == Some(Path::new("-")) {
-        return output::print_with(|out| write_json(out, &probe, &choice));
-    }
-    if let Some(path) = json {
+    if let Some(path) = &arguments.json {
         let mut text = Vec::new();
         write_json(&mut text, &probe, &choice).context("encode the report", "report a bug")?;
-        WholeFile::prepare(path)?.write_bytes(&text)?;
+        let file = WholeFile::prepare(path)?;
+        let is_printed = file.is_standard_output();
+        file.write_bytes(&text)?;
+        if is_printed {
+            return Ok(());
+        }
     }
     let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     output::print_with(|out| print(out, &probe, &choice, colours))

@@ -11,6 +11,7 @@
 //! - [`namespace`]: network namespaces without a name.
 //! - [`netlink`]: requests to the kernel about networks, and its answers.
 //! - [`output`]: messages on standard error and standard output.
+//! - [`output_file`]: files for the results of commands.
 //! - [`random`]: random numbers, also where getrandom(2) is refused.
 //! - [`seccomp`]: filters of the system calls of threads.
 //! - [`signals`]: signals that threads block and wait for.
@@ -39,6 +40,7 @@ pub mod limits;
 pub mod namespace;
 pub mod netlink;
 pub mod output;
+pub mod output_file;
 pub mod random;
 pub mod seccomp;
 pub mod signals;

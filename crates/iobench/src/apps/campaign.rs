@@ -21,7 +21,6 @@ use crate::engine::placement::Placement;
 use crate::engine::progress::Progress;
 use crate::engine::rounds::{Bench, CellShape, QUICK_NS, Schedule, Turn};
 use crate::error::{Error, Result};
-use crate::output;
 use crate::results::files::ResultFiles;
 use crate::server::running::Running;
 use crate::sys::affinity::allowed_cpus;
@@ -88,12 +87,9 @@ impl<'a> Campaign<'a> {
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
         let machine = summary.describe(&environment);
         let table = summary.render();
-        let printed = output::print(&format!("{machine}\nnetwork: {}\n{table}", self.network));
-        if let Some(files) = files {
-            let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-            files.write(&summary.document(environment, &self.network, elapsed_s))?;
-        }
-        printed?;
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let document = summary.document(environment, &self.network, elapsed_s);
+        files.publish(&format!("{machine}\nnetwork: {}\n{table}", self.network), &document)?;
         Ok(summary.is_valid())
     }
 

@@ -33,7 +33,6 @@ use crate::engine::statistics::median;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
-use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::table::{Column, Table, transactions};
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
@@ -160,11 +159,7 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
     let baseline = label(arguments.threads[0]);
     let document = Document::new(environment, experiment, elapsed_s, baseline, results);
-    let printed = print(&document, arguments.ending);
-    if let Some(files) = files {
-        files.write(&document)?;
-    }
-    printed?;
+    files.publish(&describe(&document, arguments.ending), &document)?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 
@@ -384,7 +379,8 @@ fn connections_per_cpu_second(row: &Row) -> Option<f64> {
     row.cpu_both_us.filter(|_| row.transactions > 0).map(|us| 1e6 / us / transactions)
 }
 
-fn print(document: &Document, ending: Ending) -> Result<()> {
+/// Returns the whole report.
+fn describe(document: &Document, ending: Ending) -> String {
     let ends = match ending {
         Ending::Fin => "closed by both ends",
         Ending::Reset => "ended by RST",
@@ -404,7 +400,7 @@ fn print(document: &Document, ending: Ending) -> Result<()> {
         |_: &Row| format!("{title}; connections are {ends}, and all checked byte by byte");
     let legend = "CPU is that of both ends together, per transaction; rates are medians\n";
     let table = Table::new(&document.results, columns, heading, legend);
-    output::print(&format!("{}\n\n{table}", document.environment.describe()))
+    format!("{}\n\n{table}", document.environment.describe())
 }
 
 #[cfg(test)]

@@ -117,11 +117,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     };
     let not_shown = shown::not_shown(&document.results, &doubts(outcomes, contenders.baseline));
     let (results, repeats) = (describe_results(&document), measured.repeats.describe());
-    let printed = output::print(&format!("{surroundings}{results}{repeats}{not_shown}"));
-    if let Some(files) = files {
-        files.write(&document)?;
-    }
-    printed?;
+    files.publish(&format!("{surroundings}{results}{repeats}{not_shown}"), &document)?;
     let trustworthy = document.self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && document.results.iter().all(|row| row.valid))
 }

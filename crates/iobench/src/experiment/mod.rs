@@ -67,7 +67,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     environment.driver =
         server::describe_driver(task.servers.iter().filter_map(Subject::own_name))?;
     let mut identity = task.identity(&environment);
-    let result = arguments.measure.output.json.as_deref();
+    let result = arguments.measure.output.json.as_deref().filter(|_| files.has_regular_json());
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         closed::run(&task, ledger, identity.seed, signals)?
@@ -78,14 +78,11 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     };
     environment.seed = identity.seed;
     let document = task.document(environment, begun_ns, rows);
-    let printed = table::print(&document);
-    if let Some(files) = files {
-        files.write(&document)?;
-    }
-    if let Some(result) = result {
+    let published = files.publish(&table::describe(&document), &document);
+    if let Some(result) = result.filter(|_| published.is_ok()) {
         journal::remove(result);
     }
-    printed?;
+    published?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 

@@ -2,14 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::error::Result;
 use crate::figures::Percentiles;
-use crate::output;
 use crate::results::table::{Column, Table};
 use crate::results::{Document, Kind, Row};
 
-/// Prints the whole report.
-pub(crate) fn print(document: &Document) -> Result<()> {
+/// Returns the whole report.
+pub(crate) fn describe(document: &Document) -> String {
     let rows = &document.results;
     let legend = format!(
         "times in us: service time from the intended send time; lag: send lag, recv: receive lag \
@@ -22,12 +20,12 @@ pub(crate) fn print(document: &Document) -> Result<()> {
         0 => format!("all {} rows are valid\n", rows.len()),
         invalid => format!("{invalid} of {} rows are INVALID\n", rows.len()),
     };
-    output::print(&format!(
+    format!(
         "{}\n\n{} ({})\n\n{table}{judged}",
         document.environment.describe(),
         document.experiment.title,
         document.experiment.scale
-    ))
+    )
 }
 
 /// Returns the columns; those of a closed loop have the bound instead of the send lag.

@@ -35,7 +35,6 @@ use crate::http::servers::{Group, Servers};
 use crate::network::veth::Veth;
 use crate::network::{self, PathKind};
 use crate::open::connect::Opening;
-use crate::output;
 use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Row, Slots};
@@ -95,24 +94,21 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
     let file = describe(&servers, h2load.as_ref(), wrk.as_deref(), &network);
     let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
-    let printed = output::print(&format!(
+    let text = format!(
         "{}\n{file}\n{}{}",
         report::describe(&environment, of_servers),
         table::table(&rows, names[baseline]),
         measured.repeats.describe()
-    ));
-    let valid = rows.iter().all(|row| row.valid);
-    if let Some(files) = files {
-        let experiment = experiment(arguments.measure.quick, file);
-        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-        let baseline = names[baseline].to_owned();
-        files.write(&Document {
-            slots: Some(slots(&plan, &measured)),
-            ..Document::new(environment, experiment, elapsed_s, baseline, rows)
-        })?;
-    }
-    printed?;
-    Ok(valid)
+    );
+    let experiment = experiment(arguments.measure.quick, file);
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let baseline = names[baseline].to_owned();
+    let document = Document {
+        slots: Some(slots(&plan, &measured)),
+        ..Document::new(environment, experiment, elapsed_s, baseline, rows)
+    };
+    files.publish(&text, &document)?;
+    Ok(document.results.iter().all(|row| row.valid))
 }
 
 /// Creates the path in network namespaces of its own, without pacing, and returns it with its

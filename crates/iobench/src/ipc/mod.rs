@@ -25,7 +25,6 @@ use crate::ipc::plan::{Plan, Request};
 use crate::ipc::row::Outcomes;
 use crate::ipc::slot::{SlotOutcome, Watcher};
 use crate::ipc::subject::Subject;
-use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::{Clock, Document, ExperimentRecord, Slots};
 use crate::sys::affinity::allowed_cpus;
@@ -84,16 +83,13 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         versus,
         ..Document::new(environment, experiment, elapsed_s, baseline, rows)
     };
-    let printed = output::print(&format!(
+    let text = format!(
         "{}\n{clock_described}\n\n{}{}",
         document.environment.describe(),
         table::table(&document),
         repeats.describe()
-    ));
-    if let Some(files) = files {
-        files.write(&document)?;
-    }
-    printed?;
+    );
+    files.publish(&text, &document)?;
     Ok(document.results.iter().all(|row| row.valid))
 }
 

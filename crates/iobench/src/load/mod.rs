@@ -23,7 +23,6 @@ use crate::figures::{Percentiles, encode_recorded, new_times};
 use crate::load::beside::ClientComparison;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
-use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::running::{Running, Subject};
@@ -63,15 +62,9 @@ struct Report {
 
 impl Report {
     /// Prints the text and writes the result file; true if every row is valid.
-    fn publish(
-        self,
-        environment: Environment,
-        begun_ns: u64,
-        files: Option<ResultFiles>,
-    ) -> Result<bool> {
+    fn publish(self, environment: Environment, begun_ns: u64, files: ResultFiles) -> Result<bool> {
         let driver =
             environment.driver.as_ref().map_or_else(String::new, |driver| format!("{driver}\n"));
-        let printed = output::print(&(driver + &self.text));
         let valid = self.rows.iter().all(|row| row.valid);
         let experiment = ExperimentRecord {
             name: "load".to_owned(),
@@ -82,10 +75,8 @@ impl Report {
         };
         let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
         let baseline = self.rows.first().map_or_else(String::new, |row| row.subject.clone());
-        if let Some(files) = files {
-            files.write(&Document::new(environment, experiment, elapsed_s, baseline, self.rows))?;
-        }
-        printed?;
+        let document = Document::new(environment, experiment, elapsed_s, baseline, self.rows);
+        files.publish(&(driver + &self.text), &document)?;
         Ok(valid)
     }
 }

@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target)?;
-    let files = ResultFiles::prepare(&arguments.measure.output)?;
+    let log = arguments.open.log.as_deref();
+    let files = ResultFiles::prepare(&arguments.measure.output)?.beside(log)?;
     let environment = super::environment(arguments, &limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::whole_file;
 use crate::error::{Context, Error, Result};
 use crate::open::phases::Phase;
 use crate::output;
@@ -104,7 +105,7 @@ impl LogWriter {
     pub(crate) fn create(path: &Path, header: &Header) -> Result<LogWriter> {
         const REMEDY: &str = "choose a file in a directory that exists and is writable";
         let shown = path.display().to_string();
-        let file = File::create(path).context(format!("write {shown}"), REMEDY)?;
+        let file = whole_file::prepare(path)?.open().context(format!("write {shown}"), REMEDY)?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
         let mut begin = || -> io::Result<()> {
             file.write_all(MAGIC)?;

@@ -243,26 +243,21 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     }
     let versus = against(Variant::Unix, against_unix);
     let table = table::table(&rows, &versus).to_string();
-    let printed = output::print(&format!("{}\n{file}\n{table}", environment.describe()));
-    let valid = rows.iter().all(|row| row.valid);
-    if let Some(files) = files {
-        let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
-        let experiment = ExperimentRecord {
-            name: "programs".to_owned(),
-            title: format!("Unmodified programs: {}", names.join(", ")),
-            source: None,
-            scale: if arguments.measure.quick { "quick" } else { "default" }.to_owned(),
-            file,
-        };
-        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-        let tcp = Variant::Tcp.name().to_owned();
-        files.write(&Document {
-            versus,
-            ..Document::new(environment, experiment, elapsed_s, tcp, rows)
-        })?;
-    }
-    printed?;
-    Ok(valid)
+    let text = format!("{}\n{file}\n{table}", environment.describe());
+    let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
+    let experiment = ExperimentRecord {
+        name: "programs".to_owned(),
+        title: format!("Unmodified programs: {}", names.join(", ")),
+        source: None,
+        scale: if arguments.measure.quick { "quick" } else { "default" }.to_owned(),
+        file,
+    };
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let tcp = Variant::Tcp.name().to_owned();
+    let document =
+        Document { versus, ..Document::new(environment, experiment, elapsed_s, tcp, rows) };
+    files.publish(&text, &document)?;
+    Ok(document.results.iter().all(|row| row.valid))
 }
 
 /// Returns the further comparison with a variant; `None` if no program has it.

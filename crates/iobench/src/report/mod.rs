@@ -12,8 +12,6 @@ pub(crate) mod section;
 mod table;
 mod verdict;
 
-use std::path::Path;
-
 use minijinja::value::Serde;
 use serde::Serialize;
 
@@ -43,12 +41,13 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
     }
     let files = arguments.files.iter().map(|file| input::read(file));
     let page = render(&Section::all(files.collect::<Result<_>>()?))?;
-    if arguments.output == Path::new("-") {
-        return output::print(&page);
+    let file = WholeFile::prepare(&arguments.output)?;
+    let is_printed = file.is_standard_output();
+    file.write_bytes(page.as_bytes())?;
+    if !is_printed {
+        let shown = arguments.output.display();
+        output::note(&format!("wrote {shown}; open it in any browser"));
     }
-    let shown = arguments.output.display();
-    WholeFile::prepare(&arguments.output)?.write_bytes(page.as_bytes())?;
-    output::note(&format!("wrote {shown}; open it in any browser"));
     Ok(())
 }
 

@@ -109,7 +109,7 @@ fn a_failed_write_leaves_the_old_file() {
     let old = directory.path().join("old");
     std::fs::write(&old, "old").expect("a file");
     let old_name = old.to_str().expect("a plain name");
-    for words in ["report FILE --output", "diff FILE FILE --json", "doctor --json"] {
+    for words in WRITING {
         let mut command = command(words, &file);
         limit_files(command.arg(old_name), 100);
         let output = command.output().expect("it starts");
@@ -119,5 +119,36 @@ fn a_failed_write_leaves_the_old_file() {
         assert_eq!(std::fs::read_to_string(&old).expect("the file"), "old", "{words}");
         assert_eq!(std::fs::read_dir(directory.path()).expect("it").count(), 1, "{words}");
     }
+    std::fs::remove_file(file).expect("the file");
+}
+
+/// Commands that write a file, whose name follows.
+const WRITING: [&str; 3] = ["report FILE --output", "diff FILE FILE --json", "doctor --json"];
+
+#[test]
+fn only_regular_files_are_replaced() {
+    let file = results();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
+    std::os::unix::fs::symlink("missing", path("dangling")).expect("a link");
+    std::os::unix::fs::symlink("/proc/self/fd/1", path("stdout")).expect("a link");
+    for words in WRITING {
+        for name in ["null", "dangling", "stdout"] {
+            let printed = std::fs::File::create(path("printed")).expect("a file");
+            let mut command = command(words, &file);
+            let output = command.arg(path(name)).stdout(printed).output().expect("it starts");
+            assert_eq!(output.status.code(), Some(0), "{words} {name}: {}", stderr(&output));
+            assert!(path(name).is_symlink(), "{words} {name}");
+            // Standard output is the same file as before, and has the result alone.
+            let printed = std::fs::read_to_string(path("printed")).expect("the file");
+            let is_result = printed.starts_with('{') || printed.starts_with("<!DOCTYPE html>");
+            assert_eq!(is_result, name == "stdout", "{words} {name}: {printed}");
+        }
+        assert!(std::fs::metadata(path("missing")).expect("the target").len() > 0, "{words}");
+        std::fs::remove_file(path("missing")).expect("the target");
+    }
+    let names = std::fs::read_dir(directory.path()).expect("it").count();
+    assert_eq!(names, 4, "nothing else is left");
     std::fs::remove_file(file).expect("the file");
 }

@@ -413,3 +413,17 @@ fn an_absent_server_is_an_error_with_a_remedy() {
     let message = stderr(&output);
     assert!(message.contains("iobench: cannot connect") && message.contains("serve"), "{message}");
 }
+
+#[test]
+fn results_on_standard_output_stand_alone() {
+    let serving = Serving::start("epoll");
+    let load = ["load", "--connect", &serving.address, "--duration", "100ms"];
+    let output = run(&[&load[..], &["--json", "-"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON only");
+    assert_eq!(document["format"], "iobench-results");
+    let output = run(&[&load[..], &["--csv", "-"]].concat());
+    assert!(output.stdout.starts_with(b"subject,workload,"), "{output:?}");
+    let output = run(&[&load[..], &["--json", "-", "--csv", "/dev/stdout"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("name a file for all but one"), "{}", stderr(&output));
+}
