@@ -186,8 +186,9 @@ struct Served {
 
 impl Served {
     /// Returns the connection as a scheduled item, for the records.
-    fn due(&self, fd: usize) -> Due {
-        Due { connection: fd, intended_ns: self.intended_ns, actual_ns: self.begun_ns }
+    fn due(&self) -> Due {
+        let Served { number, intended_ns, begun_ns, .. } = *self;
+        Due { connection: number, intended_ns, actual_ns: begun_ns }
     }
 }
 
@@ -332,7 +333,7 @@ impl<'a> ServeThread<'a> {
         let connection = &mut self.served[fd];
         let asked_ns = connection.asked_ns;
         if connection.answered == 0 {
-            let due = connection.due(fd);
+            let due = connection.due();
             self.record.answer(due, now_ns);
             self.world.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
         }
@@ -345,7 +346,7 @@ impl<'a> ServeThread<'a> {
     fn end(&mut self, fd: usize, end: End) {
         let connection = &mut self.served[fd];
         connection.open = false;
-        let due = connection.due(fd);
+        let due = connection.due();
         match end {
             End::Done => {}
             _ if connection.answered > 0 => self.record.cut_short(),
@@ -371,11 +372,13 @@ impl<'a> ServeThread<'a> {
             let known = self.served[fd];
             let unheard = !known.open && begun_ns != 0 && begun_ns != known.begun_ns;
             if unheard {
-                let intended_ns = self.pool.slots[fd].intended_ns.load(Ordering::Relaxed);
-                let due = Due { connection: fd, intended_ns, actual_ns: begun_ns };
+                let slot = &self.pool.slots[fd];
+                let intended_ns = slot.intended_ns.load(Ordering::Relaxed);
+                let connection = slot.number.load(Ordering::Relaxed);
+                let due = Due { connection, intended_ns, actual_ns: begun_ns };
                 self.record.give_up(due, false);
             } else if known.open && known.answered == 0 {
-                self.record.give_up(known.due(fd), false);
+                self.record.give_up(known.due(), false);
             } else if known.open {
                 self.record.cut_short();
             }

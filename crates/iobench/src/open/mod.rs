@@ -75,12 +75,30 @@ pub(crate) struct OpenPlan {
 }
 
 impl OpenPlan {
+    fn numbering(&self, generator: usize) -> Numbering {
+        Numbering { generator, generators: self.generators.len() }
+    }
+
     /// Returns the CPUs that the generators use, which may be fewer than were offered.
     fn client_side(&self) -> ClientSide {
         let used =
             |cpu: &usize| self.generators.iter().any(|g| g.sender == *cpu || g.receiver == *cpu);
         let cpus = self.client.cpus.iter().copied().filter(used).collect();
         ClientSide { cpus, ..self.client }
+    }
+}
+
+/// Numbers the connections of one generator among those of all: they are dealt out in turns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbering {
+    generator: usize,
+    generators: usize,
+}
+
+impl Numbering {
+    /// Returns the number among all connections of a generator's own connection.
+    pub(crate) fn of(self, own: usize) -> usize {
+        own * self.generators + self.generator
     }
 }
 
@@ -255,6 +273,17 @@ mod tests {
     fn cpus(cpus: &[usize], rate: f64, asked: Option<usize>) -> Vec<(usize, usize)> {
         let placed = place(cpus, rate, asked).unwrap();
         placed.iter().map(|generator| (generator.sender, generator.receiver)).collect()
+    }
+
+    #[test]
+    fn no_two_generators_number_a_connection_alike() {
+        let numbers = |generator| {
+            let numbering = Numbering { generator, generators: 2 };
+            (0..3).map(move |own| numbering.of(own))
+        };
+        let mut all: Vec<usize> = numbers(0).chain(numbers(1)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

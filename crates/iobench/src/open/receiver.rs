@@ -10,9 +10,8 @@ use crate::open::record::{Due, ReceiveRecord};
 use crate::open::reopen::Reopening;
 use crate::open::reply::{Dialogue, WrongReply};
 use crate::open::sender::Shared;
-use crate::open::timestamps::{self, Sampler};
+use crate::open::timestamps;
 use crate::sys::epoll::{Epoll, event_buffer};
-use crate::sys::socket;
 use crate::sys::tsc::Clock;
 
 const EVENTS_PER_WAIT: usize = 64;
@@ -30,7 +29,6 @@ pub(crate) struct ReceiveThread<'a> {
     pub(crate) clock: Clock,
     pub(crate) connections: Vec<RawFd>,
     pub(crate) dialogue: Dialogue,
-    pub(crate) sampler: Sampler,
     pub(crate) reopening: Reopening,
     pub(crate) shared: &'a Shared,
     /// When open requests are given up: some time after the last request.
@@ -133,12 +131,10 @@ impl ReceiveThread<'_> {
         }
     }
 
+    /// Reads with the kernel's timestamp, always: a sample could miss the one read whose answers
+    /// waited for a server that stood still.
     fn receive(&mut self, connection: usize, buffer: &mut [u8]) -> (Result<usize, i32>, Arrival) {
         let fd = self.connections[connection];
-        if !self.sampler.picks() {
-            let result = socket::receive(fd, buffer);
-            return (result, Arrival { now_ns: self.clock.now_ns(), stamp_ns: None });
-        }
         let (result, stamp_ns) = timestamps::receive_stamped(fd, buffer);
         let now_ns = self.clock.now_ns();
         let stamp_ns = stamp_ns.and_then(|stamp_ns| timestamps::on_clock(stamp_ns, &self.clock));
@@ -193,8 +189,9 @@ impl ReceiveThread<'_> {
         let Arrival { now_ns, stamp_ns } = arrival;
         self.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
         self.record.answer(due, now_ns);
-        // The timestamp is that of the last packet, and so belongs to the last answer.
-        if let Some(stamp_ns) = stamp_ns.filter(|_| behind == 0) {
+        // The timestamp is that of the last packet. Earlier answers of the same read had arrived by
+        // then, so each of them has a turnaround.
+        if let Some(stamp_ns) = stamp_ns {
             self.record.received(due, stamp_ns, now_ns);
         }
         Ok(())
@@ -250,5 +247,76 @@ impl ReceiveThread<'_> {
             let ended = self.shared.in_flight.has_ended(connection);
             self.forget(connection, ended);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::exchange::Exchange;
+    use crate::open::Numbering;
+    use crate::open::inflight::{InFlight, Sent};
+    use crate::open::phases::Course;
+    use crate::open::record::LogTap;
+    use crate::open::reply::Template;
+    use crate::sys::socket::RawAddress;
+
+    /// A server that stood still answers all waiting requests at once; the client reads them at
+    /// once, too.
+    #[test]
+    fn every_answer_of_a_read_has_its_three_parts() {
+        const WAITING: u64 = 5;
+        const LAG_NS: u64 = 1_000_000_000;
+        const AGE_NS: u64 = 3_000_000_000;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, address) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        timestamps::prepare(stream.as_raw_fd());
+        let clock = Clock::calibrate();
+        let exchange = Exchange { request_bytes: 2, response_bytes: 1 };
+        let course = Course { rate: 1.0, growth_ns: 0, steady_ns: 0, measure_ns: 60_000_000_000 };
+        let shared = Shared::new(InFlight::new(1, 16));
+        let numbering = Numbering { generator: 0, generators: 1 };
+        let record = || ReceiveRecord::new(course, 0, u64::MAX, LogTap::new(None, numbering));
+        let template = Template::of_ours(exchange);
+        let mut thread = ReceiveThread {
+            clock,
+            connections: vec![stream.as_raw_fd()],
+            dialogue: Dialogue::new(exchange, &template, 0, numbering),
+            reopening: Reopening::new(RawAddress::new(address), 1),
+            shared: &shared,
+            give_up_ns: u64::MAX,
+            epoll: Epoll::new().unwrap(),
+            record: record(),
+            partial: vec![0],
+            taken: 0,
+            latest: vec![0],
+        };
+        // The kernel may start to take receive timestamps a moment after the first request for them.
+        let stamped = (0..1_000).any(|_| {
+            thread.record = record();
+            let intended_ns = clock.now_ns() - AGE_NS;
+            for _ in 0..WAITING {
+                let actual_ns = intended_ns + LAG_NS;
+                shared.in_flight.add(0, Sent { intended_ns, actual_ns }).unwrap();
+            }
+            server.write_all(&exchange.filler().repeat(WAITING as usize)).unwrap();
+            thread.drain(0, false, &mut [0; 64]);
+            assert_eq!(thread.record.service.len(), WAITING);
+            !thread.record.turnaround.is_empty()
+        });
+        assert!(stamped, "no stamp in a thousand tries");
+        let ReceiveRecord { service, turnaround, receive_lag, .. } = &thread.record;
+        assert_eq!((turnaround.len(), receive_lag.len()), (WAITING, WAITING));
+        let parts_ns = LAG_NS + turnaround.min() + receive_lag.min();
+        // Histograms have three digits.
+        let difference_ns = parts_ns.abs_diff(service.min());
+        assert!(difference_ns <= service.min() / 200, "{parts_ns} of {}", service.min());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use hdrhistogram::Histogram;
 
 use crate::figures::{Times, new_times};
+use crate::open::Numbering;
 use crate::open::log::{Entry, Outcome};
 use crate::open::phases::{Course, Phase};
 use crate::open::reply::WrongReply;
@@ -75,11 +76,13 @@ impl Bins {
 pub(crate) struct LogTap {
     sink: Option<Sender<Vec<Entry>>>,
     chunk: Vec<Entry>,
+    numbering: Numbering,
 }
 
 impl LogTap {
-    pub(crate) fn new(sink: Option<Sender<Vec<Entry>>>) -> LogTap {
-        LogTap { chunk: Vec::with_capacity(if sink.is_some() { LOG_CHUNK } else { 0 }), sink }
+    pub(crate) fn new(sink: Option<Sender<Vec<Entry>>>, numbering: Numbering) -> LogTap {
+        let chunk = Vec::with_capacity(if sink.is_some() { LOG_CHUNK } else { 0 });
+        LogTap { sink, chunk, numbering }
     }
 
     fn push(&mut self, entry: Entry) {
@@ -94,7 +97,7 @@ impl LogTap {
 
     fn push_due(&mut self, due: Due, received_ns: u64, outcome: Outcome, phase: Phase) {
         let Due { connection, intended_ns, actual_ns } = due;
-        let connection = connection as u32;
+        let connection = self.numbering.of(connection) as u32;
         self.push(Entry { intended_ns, actual_ns, received_ns, connection, outcome, phase });
     }
 
@@ -108,7 +111,8 @@ impl LogTap {
     }
 }
 
-/// A scheduled request, or a scheduled connection of a churn. Times are on the clock's scale.
+/// A scheduled request, or a scheduled connection of a churn. Times are on the clock's scale; the
+/// number of the connection is the generator's own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     pub(crate) connection: usize,
@@ -198,9 +202,8 @@ pub(crate) struct ReceiveRecord {
     /// Time from the scheduled time to the complete answer, of requests scheduled in the measured
     /// period.
     pub(crate) service: Times,
-    /// For a sample: time from the actual send time to the kernel's receive timestamp of the
-    /// answer, and from that to the read of the answer. With the send lag their sum is the service
-    /// time.
+    /// Time from the actual send time to the kernel's receive timestamp of the answer, and from
+    /// that to the read of the answer. With the send lag their sum is the service time.
     pub(crate) turnaround: Times,
     pub(crate) receive_lag: Times,
     /// Churn: for every request, the time from when it could be sent to its answer.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::client::protocol::{echo, request};
 use crate::exchange::Exchange;
+use crate::open::Numbering;
 use crate::open::connect::Route;
 use crate::random::SplitMix64;
 
@@ -105,12 +106,19 @@ pub(crate) struct Dialogue {
     request: Vec<u8>,
     template: Template,
     salt: u64,
+    numbering: Numbering,
 }
 
 impl Dialogue {
     /// `salt` makes stamps differ between the generators of a run, and between runs.
-    pub(crate) fn new(exchange: Exchange, template: &Template, salt: u64) -> Dialogue {
-        Dialogue { exchange, request: request(exchange), template: template.clone(), salt }
+    pub(crate) fn new(
+        exchange: Exchange,
+        template: &Template,
+        salt: u64,
+        numbering: Numbering,
+    ) -> Dialogue {
+        let (request, template) = (request(exchange), template.clone());
+        Dialogue { exchange, request, template, salt, numbering }
     }
 
     pub(crate) fn response_bytes(&self) -> usize {
@@ -139,10 +147,11 @@ impl Dialogue {
         from: usize,
         piece: &[u8],
     ) -> Result<(), WrongReply> {
+        let numbering = self.numbering;
         let wrong = |place: usize, expected| {
             let found = piece[place];
             let fault = Fault::Byte { offset: from + place, found, expected };
-            Err(WrongReply { connection, number, fault })
+            Err(WrongReply { connection: numbering.of(connection), number, fault })
         };
         if !self.exchange.is_echo() {
             return match self.template.mismatch(from, piece) {
@@ -158,13 +167,14 @@ impl Dialogue {
     /// Returns the fault of bytes after a reply that belong to no request.
     pub(crate) fn surplus(&self, connection: usize, number: u32, bytes: usize) -> WrongReply {
         let fault = Fault::Surplus { reply_bytes: self.response_bytes(), bytes };
-        WrongReply { connection, number, fault }
+        WrongReply { connection: self.numbering.of(connection), number, fault }
     }
 }
 
 /// Describes a reply that differs from the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongReply {
+    /// Its number among those of all generators.
     connection: usize,
     /// The number of the request on its connection, counted from 0.
     number: u32,
@@ -203,7 +213,8 @@ mod tests {
 
     fn dialogue(request_bytes: usize, response_bytes: usize) -> Dialogue {
         let exchange = Exchange { request_bytes, response_bytes };
-        Dialogue::new(exchange, &Template::of_ours(exchange), 7)
+        let alone = Numbering { generator: 0, generators: 1 };
+        Dialogue::new(exchange, &Template::of_ours(exchange), 7, alone)
     }
 
     proptest! {

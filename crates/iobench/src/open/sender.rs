@@ -37,6 +37,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new(in_flight: InFlight) -> Shared {
+        Shared {
+            in_flight,
+            sent: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
+            sent_all: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sampled: AtomicBool::new(false),
+            live: Live::new(),
+        }
+    }
+
     /// Ends the run early.
     pub(crate) fn cancel(&self) {
         self.stop.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Runs the generators' threads, samples them and the server, and merges the records.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
@@ -11,7 +11,7 @@ use crate::open::churn::{OpenThread, ServeThread, World};
 use crate::open::connect::raw;
 use crate::open::gauge::{Gauge, Reading};
 use crate::open::inflight::InFlight;
-use crate::open::live::{Counts, Live};
+use crate::open::live::Counts;
 use crate::open::log::Entry;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
@@ -88,15 +88,7 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
     // Enough for a server that stops for the whole time-out, with four times the mean.
     let per_connection = plan.course.rate / plan.connections as f64;
     let expected = (4.0 * per_connection * plan.timeout_ns as f64 / 1e9).ceil() as usize + 16;
-    Shared {
-        in_flight: InFlight::new(connections, expected),
-        sent: AtomicU64::new(0),
-        turns: AtomicU64::new(0),
-        sent_all: AtomicBool::new(false),
-        stop: AtomicBool::new(false),
-        sampled: AtomicBool::new(false),
-        live: Live::new(),
-    }
+    Shared::new(InFlight::new(connections, expected))
 }
 
 /// The two running threads of a generator.
@@ -120,7 +112,8 @@ impl<'scope> Generator<'scope> {
         let cpus = prepared.plan.generators[number];
         let (ids, started) = channel();
         let receiver_ids = ids.clone();
-        let (send_log, receive_log) = (LogTap::new(sink.clone()), LogTap::new(sink.clone()));
+        let log = || LogTap::new(sink.clone(), prepared.plan.numbering(number));
+        let (send_log, receive_log) = (log(), log());
         let receiver = thread::Builder::new()
             .name(format!("receive-{number}"))
             .spawn_scoped(scope, move || {
@@ -204,7 +197,6 @@ fn receive(
                 partial: vec![0; connections.len()],
                 latest: vec![0; connections.len()],
                 reopening: Reopening::new(RawAddress::new(prepared.target), connections.len()),
-                sampler: Sampler::new(plan.course.rate / plan.generators.len() as f64),
                 connections,
                 dialogue,
                 shared,
@@ -225,7 +217,7 @@ fn receive(
 fn dialogue(prepared: &Prepared, number: usize) -> Dialogue {
     let plan = &prepared.plan;
     let salt = SplitMix64::new(plan.seed ^ (number as u64) << 48).next();
-    Dialogue::new(plan.exchange, &prepared.template, salt)
+    Dialogue::new(plan.exchange, &prepared.template, salt, plan.numbering(number))
 }
 
 /// Returns the send thread's function, for both kinds of load.

@@ -1,7 +1,7 @@
-//! Takes the kernel's software timestamps of a sample of requests and replies (SO_TIMESTAMPING of
-//! socket(7)): when a request was handed to the device (Kawai and Yamaguchi, section 7, last
-//! issue), read from the socket's error queue; and when the last packet of a reply was received,
-//! read with the reply. With the thread's own times they divide the service time into send lag,
+//! Takes the kernel's software timestamps (SO_TIMESTAMPING of socket(7)) of a sample of requests:
+//! when a request was handed to the device (Kawai and Yamaguchi, section 7, last issue), read from
+//! the socket's error queue; and of every read: when the last packet of the replies was received,
+//! read with them. With the thread's own times they divide the service time into send lag,
 //! turnaround, and receive lag.
 
 use std::mem::size_of;
@@ -38,7 +38,7 @@ const LONGEST_COMPARISON_NS: u64 = 10_000;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Selects every n-th request, or read.
+/// Selects every n-th request.
 pub(crate) struct Sampler {
     every: u64,
     count: u64,
@@ -49,7 +49,7 @@ impl Sampler {
         Sampler { every: (rate / SAMPLES_PER_SECOND).ceil().max(1.0) as u64, count: 0 }
     }
 
-    /// Returns whether the present request or read is in the sample.
+    /// Returns whether the present request is in the sample.
     pub(crate) fn picks(&mut self) -> bool {
         self.count += 1;
         self.count.is_multiple_of(self.every)

@@ -244,11 +244,11 @@ pub(crate) struct Row {
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
     pub(crate) transmit_us: Option<Percentiles>,
     /// From the actual send time to the kernel's receive timestamp of the answer: the wire and the
-    /// server, of a sample.
+    /// server.
     #[serde(default)]
     pub(crate) turnaround_us: Option<Percentiles>,
-    /// From the kernel's receive timestamp of an answer to when it was read, of the same sample.
-    /// Service time is send lag, turnaround and receive lag.
+    /// From the kernel's receive timestamp of an answer to when it was read. Service time is send
+    /// lag, turnaround and receive lag.
     #[serde(default)]
     pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
