@@ -18,7 +18,8 @@ use crate::output;
 use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
 
-/// Longest time for repetitions. They may also take at most a quarter of the planned rounds' time.
+/// Longest time for repetitions. They may also take at most a quarter of the planned rounds' time,
+/// or that of the longest round of a cell, so that one of few rounds can be repeated.
 const MOST_NS: u64 = 60_000_000_000;
 
 /// Time limit of the rounds with `--quick`, which promises the whole run in 60 s; the difference is
@@ -195,8 +196,9 @@ pub(crate) fn run<B: Bench>(schedule: &Schedule, bench: &mut B) -> Result<Measur
     let first_ns = run.bench.now_ns();
     let rounds = run.planned()?;
     let now_ns = run.bench.now_ns();
-    let until_ns =
-        schedule.deadline_ns.unwrap_or(now_ns + ((now_ns - first_ns) / 4 * 5).min(MOST_NS));
+    let longest_ns = run.longest_ns.iter().copied().max().unwrap_or(0);
+    let spare_ns = ((now_ns - first_ns) / 4).max(longest_ns).min(MOST_NS);
+    let until_ns = schedule.deadline_ns.unwrap_or(now_ns + spare_ns);
     let repeats = run.repeat(until_ns)?;
     let outcomes = run.outcomes;
     // Removes the progress bar first, so that no output overwrites it.
