@@ -5,6 +5,9 @@
 //! and is affected alike: the ratios of the rounds of both runs give the change and its interval.
 //! Rows without a baseline (the baseline itself, a run of one server) are judged by the figures
 //! themselves, and a change counts only if it exceeds the drift that `--drift` allows for.
+//!
+//! Many changes are judged at a time, so their intervals are such that with 95 % all of them hold,
+//! and they allow for the correlation of successive rounds, which is estimated from all rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -12,7 +15,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::cli::saved::DiffArgs;
-use crate::engine::statistics::{Interval, change_interval, geometric_mean};
+use crate::engine::autocorrelation::Correlation;
+use crate::engine::statistics::{Interval, LEAST_ROUNDS, change_interval, geometric_mean};
 use crate::engine::whole_file::WholeFile;
 use crate::error::Result;
 use crate::output;
@@ -63,8 +67,18 @@ struct Change {
     ratio: f64,
     interval: Option<Interval>,
     finding: Finding,
+    /// The judged values of all rounds, of OLD and of NEW.
     #[serde(skip)]
-    format: fn(f64) -> String,
+    rounds: [Vec<f64>; 2],
+    #[serde(skip)]
+    of: &'static Figure,
+}
+
+impl Change {
+    /// Whether both files have enough rounds for an interval.
+    fn can_be_judged(&self) -> bool {
+        self.rounds.iter().all(|rounds| rounds.len() >= LEAST_ROUNDS)
+    }
 }
 
 /// The comparison of one row of OLD with its counterpart in NEW.
@@ -86,6 +100,10 @@ pub(crate) struct Diff {
     new: String,
     threshold: f64,
     drift: f64,
+    /// Changes with an interval; with 95 % all of these intervals hold.
+    claims: usize,
+    /// The correlation of successive rounds that they allow for.
+    correlation: f64,
     pub(crate) outcome: Outcome,
     remarks: Vec<String>,
     results: Vec<Comparison>,
@@ -123,16 +141,17 @@ pub(crate) fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
     for row in &new.document.results {
         others.entry(identity(row)).or_default().push_back(row);
     }
-    let results: Vec<Comparison> = old
+    let mut results: Vec<Comparison> = old
         .document
         .results
         .iter()
         .map(|row| {
             let other = others.get_mut(&identity(row)).and_then(VecDeque::pop_front);
             let other = other.map(|other| Side::of(&new.document, other));
-            comparison(Side::of(&old.document, row), other, bounds)
+            comparison(Side::of(&old.document, row), other)
         })
         .collect();
+    let (claims, correlation) = judge_all(&mut results, bounds);
     let found = |finding| results.iter().flat_map(|row| &row.changes).any(|c| c.finding == finding);
     let outcome = if found(Finding::Regression) {
         Outcome::Regression
@@ -158,10 +177,27 @@ pub(crate) fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
         new: new.label.clone(),
         threshold: bounds.threshold,
         drift: bounds.drift,
+        claims,
+        correlation,
         outcome,
         remarks,
         results,
     }
+}
+
+/// Judges all changes together; returns their number and the correlation of successive rounds.
+fn judge_all(results: &mut [Comparison], bounds: Bounds) -> (usize, f64) {
+    let all = results.iter_mut().flat_map(|row| &mut row.changes);
+    let mut judged: Vec<&mut Change> = all.filter(|change| change.can_be_judged()).collect();
+    let series = judged.iter().flat_map(|change| &change.rounds).map(Vec::as_slice);
+    let (claims, correlation) = (judged.len(), Correlation::estimate(series));
+    for change in &mut judged {
+        let [old, new] = &change.rounds;
+        change.interval = change_interval(old, new, claims, correlation);
+        let drift = if change.against.is_some() { 0.0 } else { bounds.drift };
+        change.finding = judge(change.interval, change.of.more_is_better, bounds.threshold, drift);
+    }
+    (claims, correlation.coefficient())
 }
 
 /// Returns the fields of a row that its counterpart must have the same values in.
@@ -235,7 +271,7 @@ fn answers_differ(row: &Row) -> bool {
     row.response_bytes > 0 && row.response_bytes != row.request_bytes
 }
 
-fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Comparison {
+fn comparison(old: Side<'_>, new: Option<Side<'_>>) -> Comparison {
     let row = old.row;
     let point: Vec<String> = [
         Dimension::Workload,
@@ -270,12 +306,13 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
         None => (Vec::new(), Some("missing from NEW".to_owned())),
         Some(new) if !new.row.valid => (Vec::new(), because("NEW", new.row)),
         Some(_) if !row.valid => (Vec::new(), because("OLD", row)),
-        Some(new) => changes(&[old, new], bounds),
+        Some(new) => changes(&[old, new]),
     };
     Comparison { subject: row.subject.clone(), point: point.join(", "), changes, problem }
 }
 
 /// A figure: its name, how to read it from a row, and whether more is better.
+#[derive(Debug)]
 struct Figure {
     name: &'static str,
     of_row: fn(&Row) -> Option<f64>,
@@ -284,7 +321,7 @@ struct Figure {
     format: fn(f64) -> String,
 }
 
-const FIGURES: [Figure; 6] = [
+static FIGURES: [Figure; 6] = [
     Figure {
         name: "p50",
         of_row: Row::p50_us,
@@ -329,14 +366,15 @@ const FIGURES: [Figure; 6] = [
     },
 ];
 
-fn changes(sides: &[Side<'_>; 2], bounds: Bounds) -> (Vec<Change>, Option<String>) {
+/// Returns the changes, not judged yet.
+fn changes(sides: &[Side<'_>; 2]) -> (Vec<Change>, Option<String>) {
     let [old, new] = sides;
     let mut changes = Vec::new();
     let mut lacking = Vec::new();
     for figure in &FIGURES {
         match ((figure.of_row)(old.row), (figure.of_row)(new.row)) {
             (Some(before), Some(after)) if before > 0.0 && after > 0.0 => {
-                changes.push(change(figure, sides, [before, after], bounds));
+                changes.push(change(figure, sides, [before, after]));
             }
             (Some(before), None) if before > 0.0 => lacking.push(figure.name),
             _ => {}
@@ -350,16 +388,14 @@ fn changes(sides: &[Side<'_>; 2], bounds: Bounds) -> (Vec<Change>, Option<String
     (changes, problem)
 }
 
-fn change(figure: &Figure, sides: &[Side<'_>; 2], rows: [f64; 2], bounds: Bounds) -> Change {
+fn change(figure: &'static Figure, sides: &[Side<'_>; 2], rows: [f64; 2]) -> Change {
     let against = match sides.map(|side| side.baseline) {
         [Some(old), Some(new)] if old.subject == new.subject => Some(old.subject.clone()),
         _ => None,
     };
     let rounds = sides.map(|side| side.rounds(figure, against.is_some()));
-    let interval = change_interval(&rounds[0], &rounds[1]);
     let mean = |place: usize| geometric_mean(&rounds[place]).unwrap_or(rows[place]);
     let (judged_old, judged_new) = (mean(0), mean(1));
-    let drift = if against.is_some() { 0.0 } else { bounds.drift };
     Change {
         figure: figure.name,
         against,
@@ -367,10 +403,11 @@ fn change(figure: &Figure, sides: &[Side<'_>; 2], rows: [f64; 2], bounds: Bounds
         judged_new,
         old: rows[0],
         new: rows[1],
-        ratio: interval.map_or(judged_new / judged_old, |interval| interval.estimate),
-        interval,
-        finding: judge(interval, figure.more_is_better, bounds.threshold, drift),
-        format: figure.format,
+        ratio: judged_new / judged_old,
+        interval: None,
+        finding: Finding::Unknown,
+        rounds,
+        of: figure,
     }
 }
 
@@ -401,7 +438,7 @@ pub(crate) fn table(diff: &Diff) -> String {
                 None => format!("{}, no interval", number::change(change.ratio)),
             };
             let (what, judged) = match &change.against {
-                None => (change.figure.to_owned(), change.format),
+                None => (change.figure.to_owned(), change.of.format),
                 Some(baseline) => {
                     let ratio: fn(f64) -> String = |ratio| format!("{ratio:.3}");
                     (format!("{} / {baseline}", change.figure), ratio)
@@ -410,7 +447,8 @@ pub(crate) fn table(diff: &Diff) -> String {
             let own = match change.against {
                 None => String::new(),
                 Some(_) => {
-                    format!("  ({} → {})", (change.format)(change.old), (change.format)(change.new))
+                    let shown = change.of.format;
+                    format!("  ({} → {})", shown(change.old), shown(change.new))
                 }
             };
             let line = format!(
@@ -442,9 +480,17 @@ fn summary(diff: &Diff) -> String {
     let count = |finding| all().filter(|change| change.finding == finding).count();
     let problems = diff.results.iter().filter(|row| row.problem.is_some()).count();
     let rows = diff.results.len();
+    let intervals = match diff.claims {
+        0 => String::new(),
+        claims => format!(
+            "\nWith 95 % all {claims} intervals hold, if successive rounds correlate by at most \
+             {:.2}.",
+            diff.correlation
+        ),
+    };
     format!(
         "{} regressions beyond {} %, {} better, {} worse within it; {problems} of {rows} rows not \
-         compared.",
+         compared.{intervals}",
         count(Finding::Regression),
         number::plain(diff.threshold * 100.0),
         count(Finding::Better),
@@ -455,6 +501,12 @@ fn summary(diff: &Diff) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::environment::Environment;
+    use crate::engine::statistics::tests::correlated;
+    use crate::exchange::Exchange;
+    use crate::random::SplitMix64;
+    use crate::results::{ExperimentRecord, Kind, ReportedLatency};
+    use crate::sys::limits::Limits;
 
     fn interval(low: f64, estimate: f64, high: f64) -> Option<Interval> {
         Some(Interval { estimate, low, high })
@@ -486,6 +538,71 @@ mod tests {
         ];
         for (interval, finding) in cases {
             assert_eq!(judge(interval, false, 0.05, 0.05), finding, "{interval:?}");
+        }
+    }
+
+    /// Two results of the same experiment, whose rounds are draws from one distribution.
+    fn equal_runs(random: &mut SplitMix64, rows: usize, coefficient: f64) -> [Saved; 2] {
+        let environment = Environment::gather(&Limits::raise().unwrap(), 1).unwrap();
+        const ROUNDS: usize = 5;
+        let mut run = || {
+            let mut draw = || correlated(random, ROUNDS, coefficient, 0.05);
+            let mut row = |number: usize| {
+                let (times, throughput, cpu) = (draw(), draw(), draw());
+                let round = |round: usize| {
+                    let (p50, p99) = (300.0 * times[round], 600.0 * times[round]);
+                    let reported = ReportedLatency { mean: None, p50: Some(p50), p99: Some(p99) };
+                    RoundFigures {
+                        reported_latency_us: Some(reported),
+                        throughput: Some(1e3 * throughput[round]),
+                        server_cpu_us: Some(10.0 * cpu[round]),
+                        valid: true,
+                        ..RoundFigures::default()
+                    }
+                };
+                let rounds: Vec<RoundFigures> = (0..ROUNDS).map(round).collect();
+                let RoundFigures { reported_latency_us, throughput, server_cpu_us, .. } = rounds[0];
+                Row {
+                    connections: number + 1,
+                    reported_latency_us,
+                    throughput,
+                    server_cpu_us,
+                    rounds,
+                    ..Row::empty("epoll", "echo", Kind::Closed, Exchange::echo(64))
+                }
+            };
+            let rows = (0..rows).map(&mut row).collect();
+            let document =
+                Document::new(environment.clone(), record(), 1.0, "epoll".to_owned(), rows);
+            Saved { label: "run".to_owned(), text: String::new(), document }
+        };
+        [run(), run()]
+    }
+
+    fn record() -> ExperimentRecord {
+        ExperimentRecord {
+            name: "equal".to_owned(),
+            title: "Equal runs".to_owned(),
+            source: None,
+            scale: "default".to_owned(),
+            file: String::new(),
+        }
+    }
+
+    /// Without a correction for the number of rows a third of such pairs has a regression.
+    #[test]
+    fn equal_runs_are_no_regression_however_many_rows_they_have() {
+        let bounds = Bounds { threshold: 0.05, drift: 0.0 };
+        for (rows, pairs) in [(1, 200), (12, 60), (100, 20)] {
+            for coefficient in [0.0, 0.5] {
+                let mut random = SplitMix64::new(0xd1ff + rows as u64);
+                let is_red = |_: &usize| {
+                    let [old, new] = equal_runs(&mut random, rows, coefficient);
+                    compare(&old, &new, bounds).outcome == Outcome::Regression
+                };
+                let red = (0..pairs).filter(is_red).count();
+                assert!(20 * red <= pairs, "{rows} rows, {coefficient}: {red} of {pairs}");
+            }
         }
     }
 }

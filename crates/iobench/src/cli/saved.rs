@@ -18,7 +18,9 @@ Examples:
 
 Rows are judged by their ratio to the baseline of the same run, because the machine differs from run
 to run; without a baseline by their figures, and then only beyond --drift. A regression is a change
-for the worse whose 95 % interval over rounds excludes no change, and which exceeds the threshold.
+for the worse whose interval over rounds excludes no change, and which exceeds the threshold. With
+95 % all intervals hold together, so more rows make them wider, and more rounds narrower. They allow
+for correlation of successive rounds, as it is found over all rows.
 
 Exit status: 0 without a regression, 1 with one or after an error, 3 if a row of OLD is missing from
 NEW, or is not valid in one of them, and there is no regression otherwise.";

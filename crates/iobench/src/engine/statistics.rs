@@ -10,6 +10,8 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use crate::engine::autocorrelation::Correlation;
+
 /// Fewer rounds give no interval: two rounds agree by chance too often.
 pub(crate) const LEAST_ROUNDS: usize = 3;
 /// Default probability that an interval contains the true value.
@@ -44,8 +46,7 @@ impl Interval {
     /// correction, so that 95 % of such sentences are true.
     pub(crate) fn among(&self, claims: usize, rounds: usize) -> Option<Interval> {
         let freedom = rounds.checked_sub(1)? as f64;
-        let corrected = 1.0 - (1.0 - CONFIDENCE) / claims.max(1) as f64;
-        let wider = t(corrected, freedom)? / t(CONFIDENCE, freedom)?;
+        let wider = t(confidence_among(claims), freedom)? / t(CONFIDENCE, freedom)?;
         let half_width = (self.high / self.low).ln() / 2.0 * wider;
         Some(Interval::around(self.estimate.ln(), half_width))
     }
@@ -89,17 +90,33 @@ fn round_means(rounds: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Returns the interval of the ratio of two figures, new to old, whose rounds were not paired:
-/// Welch's t interval, which allows different variances.
-pub(crate) fn change_interval(old: &[f64], new: &[f64]) -> Option<Interval> {
-    let (old, new) = (Sample::of(old)?, Sample::of(new)?);
-    let (of_old, of_new) = (old.variance_of_mean(), new.variance_of_mean());
-    let variance = of_old + of_new;
-    let part = |variance: f64, count: f64| variance * variance / (count - 1.0);
+/// Welch's t interval, which allows different variances. It is one of so many claims, all of which
+/// hold with 95 %, and successive rounds may be correlated.
+pub(crate) fn change_interval(
+    old: &[f64],
+    new: &[f64],
+    claims: usize,
+    correlation: Correlation,
+) -> Option<Interval> {
+    let samples = [Sample::of(old)?, Sample::of(new)?];
+    let (mut variance, mut parts) = (0.0, 0.0);
+    for sample in &samples {
+        let effect = correlation.effect(sample.count as usize);
+        let of_mean = sample.variance_of_mean() * effect.factor;
+        variance += of_mean;
+        parts += of_mean * of_mean / effect.freedom;
+    }
     // Satterthwaite's approximation; without any variance its value does not matter.
-    let freedom = variance * variance / (part(of_old, old.count) + part(of_new, new.count));
+    let freedom = variance * variance / parts;
     let freedom = if freedom.is_finite() { freedom } else { 1.0 };
-    let half_width = t(CONFIDENCE, freedom)? * variance.sqrt();
+    let half_width = t(confidence_among(claims), freedom)? * variance.sqrt();
+    let [old, new] = samples;
     Some(Interval::around(new.mean - old.mean, half_width))
+}
+
+/// Returns the confidence of each of so many claims with which all of them hold (Bonferroni).
+fn confidence_among(claims: usize) -> f64 {
+    1.0 - (1.0 - CONFIDENCE) / claims.max(1) as f64
 }
 
 /// Mean and variance of the logarithms of the rounds' values.
@@ -136,7 +153,7 @@ fn t(confidence: f64, freedom: f64) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -164,7 +181,8 @@ mod tests {
         assert_eq!(ratio_interval(&[vec![1.5, 1.5], vec![1.4, 1.6]]), None);
         assert_eq!(ratio_interval(&[vec![1.5], vec![1.4], vec![]]), None);
         assert!(ratio_interval(&[vec![1.5], vec![1.4], vec![1.6]]).is_some());
-        assert_eq!(change_interval(&[1.0, 2.0], &[1.0, 2.0, 3.0]), None);
+        let change = |old: &[f64]| change_interval(old, &[1.0, 2.0, 3.0], 1, Correlation::NONE);
+        assert_eq!(change(&[1.0, 2.0]), None);
     }
 
     #[test]
@@ -196,9 +214,11 @@ mod tests {
     #[test]
     fn a_change_has_the_scatter_of_both() {
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
-        let change = change_interval(&[2.0; 3], &[3.0; 3]).unwrap();
+        let interval =
+            |old: &[f64], new: &[f64]| change_interval(old, new, 1, Correlation::NONE).unwrap();
+        let change = interval(&[2.0; 3], &[3.0; 3]);
         assert!(near(change.estimate, 1.5) && near(change.low, 1.5) && near(change.high, 1.5));
-        let noisy = change_interval(&[1.0, 2.0, 4.0], &[1.5, 3.0, 6.0]).unwrap();
+        let noisy = interval(&[1.0, 2.0, 4.0], &[1.5, 3.0, 6.0]);
         assert!(near(noisy.estimate, 1.5) && noisy.contains(1.0), "{noisy:?}");
     }
 
@@ -207,6 +227,50 @@ mod tests {
         let mut uniform = || (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
         let (radius, angle) = ((-2.0 * (1.0 - uniform()).ln()).sqrt(), uniform());
         radius * (std::f64::consts::TAU * angle).cos()
+    }
+
+    /// Returns positive figures of rounds of which each is correlated with the one before.
+    pub(crate) fn correlated(
+        random: &mut SplitMix64,
+        rounds: usize,
+        coefficient: f64,
+        noise: f64,
+    ) -> Vec<f64> {
+        let mut state = normal(random);
+        let mut next = || {
+            let value = (noise * state).exp();
+            state = coefficient * state + (1.0 - coefficient * coefficient).sqrt() * normal(random);
+            value
+        };
+        (0..rounds).map(|_| next()).collect()
+    }
+
+    /// Ten rows of two figures tell the correlation well enough for intervals that keep their
+    /// promise; fewer give wider ones.
+    #[test]
+    fn changes_between_equal_runs_are_within_their_intervals() {
+        const TRIALS: usize = 60;
+        for (rounds, coefficient) in [(3, 0.0), (5, 0.0), (10, 0.0), (3, 0.5), (5, 0.5), (10, 0.5)]
+        {
+            for figures in [2, 20] {
+                let mut random = SplitMix64::new(0x5eed + rounds as u64);
+                let (mut missed, trials) = (0, TRIALS * 20 / figures);
+                for _ in 0..trials {
+                    let mut run = || correlated(&mut random, rounds, coefficient, 0.05);
+                    let pairs: Vec<[Vec<f64>; 2]> = (0..figures).map(|_| [run(), run()]).collect();
+                    let series = pairs.iter().flatten().map(Vec::as_slice);
+                    let correlation = Correlation::estimate(series);
+                    missed += pairs
+                        .iter()
+                        .map(|[old, new]| change_interval(old, new, 1, correlation).unwrap())
+                        .filter(|interval| !interval.contains(1.0))
+                        .count();
+                }
+                let missed = 100.0 * missed as f64 / (trials * figures) as f64;
+                let case = format!("{rounds} rounds, {coefficient}, {figures} figures: {missed} %");
+                assert!(missed < 5.0, "{case}");
+            }
+        }
     }
 
     /// Returns how often, in percent, the interval of so many rounds does not contain the true
