@@ -221,6 +221,11 @@ fn differences(old: &Document, new: &Document) -> Vec<String> {
         .filter(|(_, before, after)| before != after)
         .map(|(what, before, after)| format!("another {what}: {before} in OLD, {after} in NEW"))
         .collect();
+    for (document, name) in [(old, "OLD"), (new, "NEW")] {
+        if document.interrupted {
+            remarks.push(format!("{name} is of a run that was interrupted"));
+        }
+    }
     if old.experiment.file != new.experiment.file {
         remarks.push("the experiment files differ".to_owned());
     }

@@ -21,8 +21,11 @@ pub(crate) enum Error {
     #[error(transparent)]
     Page(#[from] ::cli::PageError),
     /// The user or a supervisor ended the run by a signal.
-    #[error("interrupted; nothing was written")]
+    #[error("interrupted before there were results; nothing was written")]
     Interrupted,
+    /// The same, when there were results.
+    #[error("interrupted; {0}")]
+    Partial(String),
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;

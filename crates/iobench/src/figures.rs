@@ -70,17 +70,24 @@ pub(crate) mod as_text {
     }
 }
 
-/// The percentiles of the paper's Figure 7, the tail, and the longest, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// The percentiles of the paper's Figure 7, the tail, the longest, and the mean, in microseconds.
+/// Those that files of former versions lack are optional.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Percentiles {
     pub(crate) p1: f64,
     pub(crate) p25: f64,
     pub(crate) p50: f64,
     pub(crate) p75: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p90: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p95: Option<f64>,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
     pub(crate) max: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mean: Option<f64>,
 }
 
 impl Percentiles {
@@ -92,10 +99,32 @@ impl Percentiles {
             p25: at(0.25),
             p50: at(0.5),
             p75: at(0.75),
+            p90: Some(at(0.9)),
+            p95: Some(at(0.95)),
             p99: at(0.99),
             p999: at(0.999),
             max: times.max() as f64 / 1e3,
+            mean: Some(times.mean() / 1e3),
         })
+    }
+
+    /// Returns all of them as text, each by `shown`.
+    pub(crate) fn describe(&self, shown: impl Fn(f64) -> String) -> String {
+        let Percentiles { p1, p25, p50, p75, p90, p95, p99, p999, max, mean } = *self;
+        let all = [
+            ("mean", mean),
+            ("p1", Some(p1)),
+            ("p25", Some(p25)),
+            ("p50", Some(p50)),
+            ("p75", Some(p75)),
+            ("p90", p90),
+            ("p95", p95),
+            ("p99", Some(p99)),
+            ("p99.9", Some(p999)),
+            ("max", Some(max)),
+        ];
+        let one = |(name, value): (&str, Option<f64>)| Some(format!("{name} {}", shown(value?)));
+        all.into_iter().filter_map(one).collect::<Vec<String>>().join(", ")
     }
 }
 
@@ -129,6 +158,12 @@ mod tests {
         let percentiles = Percentiles::of(&times).unwrap();
         assert!((percentiles.p50 - 5.0).abs() < 0.01, "{percentiles:?}");
         assert!((percentiles.max - 1_000.0).abs() < 1.0, "{percentiles:?}");
+        assert!((percentiles.mean.unwrap() - 14.95).abs() < 0.02, "{percentiles:?}");
+        let text = percentiles.describe(|us| format!("{us:.0}"));
+        assert_eq!(
+            text,
+            "mean 15, p1 5, p25 5, p50 5, p75 5, p90 5, p95 5, p99 5, p99.9 1000, max 1000"
+        );
         assert_eq!(Percentiles::of(&new_times()), None);
     }
 }

@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
         }
         Err(error) => {
             output::note(&error.to_string());
-            let interrupted = matches!(error, Error::Interrupted);
+            let interrupted = matches!(error, Error::Interrupted | Error::Partial(_));
             ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { EXIT_ERROR })
         }
     }

@@ -119,6 +119,8 @@ const UNDECIDED: u64 = u64::MAX;
 /// State that the coordinator writes and the threads read once per wait.
 struct Control {
     measure_from_ns: AtomicU64,
+    /// When the slot ends, if that is before its last slice.
+    end_ns: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -234,6 +236,7 @@ impl ClientGroup {
     ) -> Result<Self> {
         let control = Arc::new(Control {
             measure_from_ns: AtomicU64::new(UNDECIDED),
+            end_ns: AtomicU64::new(UNDECIDED),
             stop: AtomicBool::new(false),
         });
         let mut group = ClientGroup { threads: Vec::new(), control, connections };
@@ -314,6 +317,11 @@ impl ClientGroup {
         self.control.measure_from_ns.store(start_ns, Ordering::Release);
     }
 
+    /// Ends this slot early, and all later ones.
+    pub(crate) fn end_early(&self, end_ns: u64) {
+        self.control.end_ns.store(end_ns, Ordering::Relaxed);
+    }
+
     /// Waits for the threads' tallies of the slot.
     pub(crate) fn finish_slot(&self) -> Result<Vec<Tally>> {
         self.threads
@@ -370,6 +378,7 @@ fn run_slot(connections: &mut impl ClosedLoops, order: &Order, control: &Control
         if control.stop.load(Ordering::Relaxed) {
             break;
         }
+        end_ns = end_ns.min(control.end_ns.load(Ordering::Relaxed));
         if now_ns >= end_ns {
             end_slot(connections, end_ns, (count, now_ns), order.drain_limit_ns, control);
             break;

@@ -210,6 +210,7 @@ pub(crate) mod tests {
                 p99: 4.0,
                 p999: 5.0,
                 max: 6.0,
+                ..Percentiles::default()
             }),
             throughput_ratio: interval,
             cpu_ratio: interval,

@@ -13,7 +13,7 @@ use std::fmt::Display;
 use crate::engine::order::slot_order;
 use crate::engine::progress::Progress;
 use crate::engine::slices::SliceCounts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output;
 use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
@@ -179,7 +179,8 @@ pub(crate) struct Measured<S> {
     pub(crate) repeats: Repeats,
 }
 
-/// Measures the planned rounds, as many as fit into the time, and repeats disturbed ones.
+/// Measures the planned rounds, as many as fit into the time, and repeats disturbed ones. A run that
+/// is interrupted has the rounds that were complete by then; it fails if there are none.
 pub(crate) fn run<B: Bench>(schedule: &Schedule, bench: &mut B) -> Result<Measured<B::Slot>> {
     if wake_promptly().is_none() {
         output::note("no permission for real-time priority; more slices may be sampled late");
@@ -194,17 +195,31 @@ pub(crate) fn run<B: Bench>(schedule: &Schedule, bench: &mut B) -> Result<Measur
         bench,
     };
     let first_ns = run.bench.now_ns();
-    let rounds = run.planned()?;
+    let ended = run.planned();
+    let is_interrupted = matches!(ended, Err(Error::Interrupted)) && run.has_any_round();
+    if !is_interrupted {
+        ended?;
+    }
+    let rounds = run.rounds();
     let now_ns = run.bench.now_ns();
     let longest_ns = run.longest_ns.iter().copied().max().unwrap_or(0);
     let spare_ns = ((now_ns - first_ns) / 4).max(longest_ns).min(MOST_NS);
     let until_ns = schedule.deadline_ns.unwrap_or(now_ns + spare_ns);
-    let repeats = run.repeat(until_ns)?;
+    let repeated = match is_interrupted {
+        true => Err(Error::Interrupted),
+        false => run.repeat(until_ns),
+    };
+    let repeats = match repeated {
+        // All repetitions but the last one are in the outcomes.
+        Err(Error::Interrupted) => Repeats::default(),
+        repeats => repeats?,
+    };
     let outcomes = run.outcomes;
     // Removes the progress bar first, so that no output overwrites it.
     drop(run.progress);
     if rounds < schedule.rounds {
-        output::note(&format!("time is up after {rounds} of {} rounds", schedule.rounds));
+        let why = if is_interrupted { "interrupted" } else { "time is up" };
+        output::note(&format!("{why} after {rounds} of {} rounds", schedule.rounds));
     }
     Ok(Measured { outcomes, rounds, repeats })
 }
@@ -243,9 +258,8 @@ struct Run<'a, B: Bench> {
 }
 
 impl<B: Bench> Run<'_, B> {
-    /// Measures every round of every cell, rounds outermost; returns the number of rounds that were
-    /// completed for all cells.
-    fn planned(&mut self) -> Result<u32> {
+    /// Measures every round of every cell, rounds outermost.
+    fn planned(&mut self) -> Result<()> {
         for _ in 0..self.schedule.rounds {
             for cell in 0..self.schedule.cells.len() {
                 if self.is_over_before(cell) {
@@ -256,8 +270,17 @@ impl<B: Bench> Run<'_, B> {
                 all.zip(slots).for_each(|(rounds, new)| rounds.push(new));
             }
         }
+        Ok(())
+    }
+
+    /// Returns the number of rounds that were completed for all cells.
+    fn rounds(&self) -> u32 {
         let rounds = (0..self.schedule.cells.len()).map(|cell| self.rounds_of(cell)).min();
-        Ok(rounds.unwrap_or(0) as u32)
+        rounds.unwrap_or(0) as u32
+    }
+
+    fn has_any_round(&self) -> bool {
+        (0..self.schedule.cells.len()).any(|cell| self.rounds_of(cell) > 0)
     }
 
     fn rounds_of(&self, cell: usize) -> usize {

@@ -33,6 +33,8 @@ struct Script {
     measured: Vec<(usize, usize)>,
     /// Rounds and subjects that an interrupted run has measured.
     known: Vec<(u32, usize)>,
+    /// Slots after which the run is interrupted.
+    slots_left: usize,
 }
 
 impl Script {
@@ -46,6 +48,7 @@ impl Script {
             asked: Vec::new(),
             measured: Vec::new(),
             known: Vec::new(),
+            slots_left: usize::MAX,
         }
     }
 
@@ -77,6 +80,7 @@ impl Bench for Script {
     }
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
+        self.slots_left = self.slots_left.checked_sub(1).ok_or(Error::Interrupted)?;
         self.measured.push((turn.subject, turn.pass));
         Ok(slot(self.rounds[(self.asked.len() - 1).min(self.rounds.len() - 1)]))
     }
@@ -165,6 +169,22 @@ fn what_an_interrupted_run_has_measured_is_not_measured_again() {
     assert_eq!(opened, [1, 2]);
     assert_eq!(script.measured[..2], [(0, 0), (0, 1)], "only what was missing of round 1");
     assert!(measured.outcomes[0].iter().flatten().all(|slots| slots.len() == 2));
+}
+
+#[test]
+fn an_interrupted_run_has_its_complete_rounds() {
+    let mut script = Script::new(&[Quiet]);
+    // Two cells of four slots: the second round of the second cell is half measured.
+    script.slots_left = 14;
+    let measured = run(&plan(2, 3, false), &mut script);
+    let rounds: Vec<usize> = measured.outcomes.iter().map(|cell| cell[0].len()).collect();
+    assert_eq!((rounds, measured.rounds), (vec![2, 1], 1));
+    script.slots_left = 3;
+    assert!(matches!(super::run(&plan(2, 3, false), &mut script), Err(Error::Interrupted)));
+    let mut script = Script::new(&[Disturbed(0)]);
+    script.slots_left = 14;
+    let measured = run(&plan(1, 3, false), &mut script);
+    assert_eq!((measured.rounds, measured.repeats), (3, Repeats::default()));
 }
 
 #[test]

@@ -186,13 +186,25 @@ impl Sampler {
         slicing: Slicing,
         used: impl Fn() -> Used,
     ) -> Result<Vec<Border>> {
-        let _prompt = wake_promptly();
         let mut borders = Vec::with_capacity(slicing.count + 1);
+        self.watch_into(&mut borders, signals, start_ns, slicing, used).map(|()| borders)
+    }
+
+    /// Does the same, so that an interrupted caller has the borders until then.
+    pub(crate) fn watch_into(
+        &mut self,
+        borders: &mut Vec<Border>,
+        signals: &Signals,
+        start_ns: u64,
+        slicing: Slicing,
+        used: impl Fn() -> Used,
+    ) -> Result<()> {
+        let _prompt = wake_promptly();
         for border in 0..=slicing.count as u64 {
             signals.sleep_until(start_ns + border * slicing.length_ns)?;
             borders.push(self.border(used()));
         }
-        Ok(borders)
+        Ok(())
     }
 
     /// Reads all counts.

@@ -171,6 +171,7 @@ fn prepare(control: &dyn Control, order: &LoadOrder, signals: &Signals) -> Resul
         seed: order.seed ^ (control.rank() as u64) << 48,
         tolerance: order.tolerance,
         log: None,
+        keeps_part: false,
     };
     let route = Route::new(order.target, connections)?;
     Prepared::connect(plan, &route, signals, &mut Quiet)

@@ -90,6 +90,12 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
     }
 }
 
+/// Returns what an interrupted run has kept.
+pub(crate) fn kept(result: &Path) -> String {
+    let journal = path_beside(result);
+    format!("{} has all finished measurements; the same command continues", journal.display())
+}
+
 /// Removes the journal beside a result file, once that is complete.
 pub(crate) fn remove(result: &Path) {
     // A journal that cannot be removed is refused or resumed next time, so nothing is lost.

@@ -167,5 +167,6 @@ fn plan(task: &Task<'_>) -> Result<OpenPlan> {
         seed,
         tolerance: experiment.tolerance,
         log: None,
+        keeps_part: false,
     })
 }

@@ -12,6 +12,7 @@ pub(crate) mod rows;
 mod table;
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use crate::cli::measure::MeasureArgs;
 use crate::cli::run::RunArgs;
@@ -70,20 +71,31 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let result = arguments.measure.output.json.as_deref().filter(|_| files.has_regular_json());
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
-        closed::run(&task, ledger, identity.seed, signals)?
+        closed::run(&task, ledger, identity.seed, signals)
     } else {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         let many = control.map(|control| (control, arguments.mpi_address));
-        task.run_open(identity.seed, ledger, most, signals, many)?
+        task.run_open(identity.seed, ledger, most, signals, many)
     };
+    let rows = rows.map_err(|error| interrupted(error, result))?;
     environment.seed = identity.seed;
     let document = task.document(environment, begun_ns, rows);
     let published = files.publish(&table::describe(&document), &document);
     if let Some(result) = result.filter(|_| published.is_ok()) {
         journal::remove(result);
     }
-    published?;
+    published.map_err(|error| interrupted(error, result))?;
     Ok(document.results.iter().all(|row| row.valid))
+}
+
+/// Returns the error with the journal that an interrupted run has kept beside its result file.
+fn interrupted(error: Error, result: Option<&Path>) -> Error {
+    match (error, result) {
+        (Error::Interrupted | Error::Partial(_), Some(result)) => {
+            Error::Partial(journal::kept(result))
+        }
+        (error, _) => error,
+    }
 }
 
 /// The experiment after parsing and checking, with its points and servers.

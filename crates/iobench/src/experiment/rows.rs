@@ -111,13 +111,17 @@ impl Evidence<'_> {
     fn notes(&self, valid_rounds: usize) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         let rounds = self.rounds.len();
+        if rounds == 0 {
+            notes.push("it was not measured, because the run ended before".to_owned());
+        }
         if valid_rounds < rounds && 2 * valid_rounds > rounds {
             let left_out = rounds - valid_rounds;
             notes.push(format!("{left_out} of {rounds} rounds are not valid and left out"));
         }
-        for reason in self.rounds.iter().flat_map(|round| &round.reasons) {
-            if notes.len() < MOST_NOTES && !notes.contains(reason) {
-                notes.push(reason.clone());
+        let reasons = self.rounds.iter().flat_map(|round| &round.reasons);
+        for note in reasons.chain(self.rounds.iter().flat_map(|round| &round.remarks)) {
+            if notes.len() < MOST_NOTES && !notes.contains(note) {
+                notes.push(note.clone());
             }
         }
         notes

@@ -34,7 +34,7 @@ pub(crate) fn with_control<T>(work: impl FnOnce(&dyn Control) -> Result<T>) -> R
     match work(&all) {
         Err(error) if all.size() > 1 => {
             output::note(&format!("rank {}: {error}", all.rank()));
-            let interrupted = matches!(error, Error::Interrupted);
+            let interrupted = matches!(error, Error::Interrupted | Error::Partial(_));
             all.end(if interrupted { EXIT_INTERRUPTED } else { EXIT_ERROR })
         }
         outcome => outcome,

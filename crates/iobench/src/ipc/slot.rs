@@ -19,7 +19,7 @@ use crate::ipc::plan::{Slot, WARM_UP_NS};
 use crate::server::process::end_within;
 use crate::sys::clock::now_ns;
 use crate::sys::cpuclock;
-use crate::sys::signals::{Signals, wait_for_any_within};
+use crate::sys::signals::{Signals, interrupt, wait_for_any_within};
 
 /// Time-out of a line from the processes; longer than their own time-outs.
 const LINE_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -273,7 +273,7 @@ impl Running {
             let descriptors = [self.stdout.as_raw_fd(), interrupted.as_raw_fd()];
             match wait_for_any_within(&descriptors, left_ms as i32) {
                 Some(0) => {}
-                Some(_) => return Err(Error::Interrupted),
+                Some(_) => return Err(interrupt()),
                 None if left_ms == 0 => return Ok(Err(no_answer())),
                 None => continue,
             }

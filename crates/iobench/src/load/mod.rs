@@ -7,8 +7,6 @@ pub(crate) mod external;
 mod open;
 mod target;
 
-use std::time::Duration;
-
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
 use crate::client::slices::{Slicing, Tally, add_latencies, add_open};
@@ -17,12 +15,15 @@ use crate::client::{ClientGroup, Order, Workload};
 use crate::engine::environment::Environment;
 use crate::engine::outcome::Accounts;
 use crate::engine::placement::Placement;
-use crate::engine::sampler::{Border, Disturbance, Sampler, TOLERATED, Used, disturbance, wall_ns};
-use crate::error::Result;
+use crate::engine::sampler::{
+    Border, ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance, wall_ns,
+};
+use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode_recorded, new_times};
 use crate::load::beside::ClientComparison;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
+use crate::open::verdict::gap;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::running::{Running, Subject};
@@ -47,6 +48,7 @@ struct Outcome {
     errors: u64,
     /// How many of the row's notes are reasons why it is not valid; the others are remarks.
     reasons: usize,
+    measured_ns: u64,
 }
 
 /// The results of a run, for the user and for the file.
@@ -112,11 +114,7 @@ fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {
     let outcome = measure(arguments, &target, signals)?;
     let headline = format!("closed loop on {} connections", arguments.connections);
     Ok(Report {
-        text: format!(
-            "{}: {headline}: {}",
-            target.address,
-            describe(&outcome, arguments.duration())
-        ),
+        text: format!("{}: {headline}: {}", target.address, describe(&outcome)),
         title: format!("{}: {headline}", target.name),
         settings: format!("closed loop, measured {:?}\n", arguments.duration()),
         rows: vec![outcome.row],
@@ -185,22 +183,54 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);
-    let seen = sampler.watch(signals, start_ns, borders, || Used {
-        client_ns: None,
-        server_ns: server.map_or(0, Running::cpu_time_ns),
-    })?;
+    let used = || Used { client_ns: None, server_ns: server.map_or(0, Running::cpu_time_ns) };
+    let (mut seen, mut measured_ns) = (Vec::new(), total_ns);
+    match sampler.watch_into(&mut seen, signals, start_ns, borders, used) {
+        // What was measured until then is a result.
+        Err(Error::Interrupted) if !seen.is_empty() => {
+            clients.end_early(now_ns());
+            seen.push(sampler.border(used()));
+            measured_ns = wall_ns(&seen);
+        }
+        ended => ended?,
+    }
     let tallies = clients.finish_slot()?;
     let watched = Watch {
+        measured_ns,
+        slice_ns: workload.slicing.length_ns,
+        unjudged: unjudged(&target.client, &seen),
         client_busy: client_busy(&seen, client_cpus.len()),
         disturbance: disturbance(&seen, sampler.sides()),
     };
-    evaluate(arguments, target, &tallies, workload.slicing, &watched)
+    evaluate(arguments, target, &tallies, &watched)
 }
 
-/// The disturbance that the samplers found in a measurement.
+/// What the samplers found in a measurement.
 struct Watch {
+    /// The measured time, which an interruption makes shorter.
+    measured_ns: u64,
+    slice_ns: u64,
+    /// That other programs' work was not judged, if so.
+    unjudged: Option<String>,
     client_busy: f64,
     disturbance: Disturbance,
+}
+
+/// Returns that other programs' work was not judged, where a server on this machine may use the
+/// clients' CPUs, with how long the clients' threads waited for a CPU.
+fn unjudged(client: &ClientSide, borders: &[Border]) -> Option<String> {
+    let (first, last) = (borders.first()?, borders.last()?);
+    let threads = first.client.threads.iter().zip(&last.client.threads);
+    let waited_ns: u64 = threads.map(|(from, to)| to.delay_ns.saturating_sub(from.delay_ns)).sum();
+    let all_ns = wall_ns(borders) * last.client.threads.len() as u64;
+    (!client.owned).then(|| {
+        format!(
+            "whether other programs disturbed this was not judged, because the server may use the \
+             same CPUs; the clients' threads waited for a CPU {:.0} % of the time; name \
+             --client-cpus to have it judged",
+            100.0 * waited_ns as f64 / all_ns.max(1) as f64
+        )
+    })
 }
 
 fn client_busy(borders: &[Border], cpus: usize) -> f64 {
@@ -213,10 +243,9 @@ fn evaluate(
     arguments: &LoadArgs,
     target: &Target,
     tallies: &[Tally],
-    slicing: Slicing,
     watched: &Watch,
 ) -> Result<Outcome> {
-    let Watch { client_busy, disturbance } = *watched;
+    let Watch { measured_ns, client_busy, disturbance, .. } = *watched;
     let mut latencies = new_times();
     let mut faults = FaultCounts::default();
     let mut totals = Accounts::default();
@@ -245,9 +274,15 @@ fn evaluate(
             client_busy * 100.0
         ));
     }
+    let usual_ns = if latencies.is_empty() { 0 } else { latencies.value_at_quantile(0.5) };
+    let slices = 0..(measured_ns / watched.slice_ns) as usize;
+    let is_silent =
+        |slice: usize| tallies.iter().all(|tally| tally.slices[slice].transactions == 0);
+    notes.extend(gap(slices.map(is_silent), watched.slice_ns, usual_ns));
+    notes.extend(watched.unjudged.clone());
     let exchange = exchange(arguments);
     let latency_us = Percentiles::of(&latencies);
-    let throughput = Some(measured as f64 * 1e9 / slicing.total_ns() as f64);
+    let throughput = Some(measured as f64 * 1e9 / measured_ns as f64);
     let valid = reasons == 0;
     let round = RoundFigures { latency_us, throughput, valid, ..RoundFigures::default() };
     let row = Row {
@@ -267,22 +302,20 @@ fn evaluate(
         histograms: Histograms { service: encode_recorded(&latencies)?, ..Histograms::default() },
         ..Row::empty(&target.name, exchange.workload(), Kind::Closed, exchange)
     };
-    Ok(Outcome { row, errors: faults.total(), reasons })
+    Ok(Outcome { row, errors: faults.total(), reasons, measured_ns })
 }
 
-fn describe(outcome: &Outcome, duration: Duration) -> String {
-    let Outcome { row, errors, reasons } = outcome;
+fn describe(outcome: &Outcome) -> String {
+    let Outcome { row, errors, reasons, measured_ns } = outcome;
     let mut text = format!(
         "{:.0} transactions/s over {:.1} s, {errors} errors, clients {:.0} % busy\n",
         row.throughput.unwrap_or(f64::NAN),
-        duration.as_secs_f64(),
+        *measured_ns as f64 / 1e9,
         row.client_busy.unwrap_or(f64::NAN) * 100.0
     );
     if let Some(latency) = row.latency_us {
-        text.push_str(&format!(
-            "latency in us: p25 {:.0}, p50 {:.0}, p75 {:.0}, p99 {:.0}, p99.9 {:.0}, max {:.0}\n",
-            latency.p25, latency.p50, latency.p75, latency.p99, latency.p999, latency.max
-        ));
+        let latency = latency.describe(|us| format!("{us:.0}"));
+        text.push_str(&format!("latency in us: {latency}\n"));
     }
     for (number, note) in row.notes.iter().enumerate() {
         let mark = if number < *reasons { "INVALID" } else { "note" };

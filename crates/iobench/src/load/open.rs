@@ -110,6 +110,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
         seed: arguments.measure.seed.unwrap_or(now_ns() % 1_000_000),
         tolerance: Tolerance::default(),
         log: arguments.open.log.clone(),
+        keeps_part: true,
     })
 }
 
@@ -155,16 +156,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
         ("receive lag", &outcome.receive_lag),
     ] {
         if let Some(p) = Percentiles::of(times) {
-            text.push_str(&format!(
-                "{name:13}  p1 {}, p25 {}, p50 {}, p75 {}, p99 {}, p99.9 {}, max {}\n",
-                time(p.p1),
-                time(p.p25),
-                time(p.p50),
-                time(p.p75),
-                time(p.p99),
-                time(p.p999),
-                time(p.max)
-            ));
+            text.push_str(&format!("{name:13}  {}\n", p.describe(time)));
         }
     }
     if let ServerUse { cpu_us: Some(cpu_us), busy: Some(busy), .. } = outcome.server {
@@ -174,8 +166,8 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     if outcome.reopened > 0 {
         text.push_str(&format!("{} connections ended and stood again\n", outcome.reopened));
     }
-    for reason in &outcome.reasons {
-        text.push_str(&format!("INVALID: {reason}\n"));
+    for (mark, notes) in [("INVALID", &outcome.reasons), ("note", &outcome.remarks)] {
+        notes.iter().for_each(|note| text.push_str(&format!("{mark}: {note}\n")));
     }
     text
 }

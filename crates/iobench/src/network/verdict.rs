@@ -87,7 +87,8 @@ mod tests {
 
     fn late(p99: f64) -> Option<Percentiles> {
         let rest = p99 / 2.0;
-        Some(Percentiles { p1: rest, p25: rest, p50: rest, p75: rest, p99, p999: p99, max: p99 })
+        let tail = Percentiles { p99, p999: p99, max: p99, ..Percentiles::default() };
+        Some(Percentiles { p1: rest, p25: rest, p50: rest, p75: rest, ..tail })
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub(crate) struct OpenPlan {
     pub(crate) seed: u64,
     pub(crate) tolerance: Tolerance,
     pub(crate) log: Option<PathBuf>,
+    /// Whether an interrupted run has an outcome, of the time until then.
+    pub(crate) keeps_part: bool,
 }
 
 impl OpenPlan {

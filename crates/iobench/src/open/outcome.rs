@@ -42,6 +42,9 @@ pub(crate) struct OpenOutcome {
     pub(crate) timeline: Vec<Moment>,
     /// Why the run is not valid; empty if it is.
     pub(crate) reasons: Vec<String>,
+    /// What else a reader has to know.
+    #[serde(default)]
+    pub(crate) remarks: Vec<String>,
 }
 
 impl OpenOutcome {
@@ -64,6 +67,7 @@ impl OpenOutcome {
             connections: 0,
             timeline: Vec::new(),
             reasons: vec![reason],
+            remarks: Vec::new(),
         }
     }
 
@@ -87,7 +91,11 @@ impl OpenOutcome {
         self.disturbance.add(&other.disturbance);
         self.reopened += other.reopened;
         self.connections += other.connections;
-        self.reasons.extend(other.reasons.iter().map(|reason| format!("{host}: {reason}")));
+        for (all, others) in
+            [(&mut self.reasons, &other.reasons), (&mut self.remarks, &other.remarks)]
+        {
+            all.extend(others.iter().map(|note| format!("{host}: {note}")));
+        }
         if self.timeline.is_empty() {
             self.timeline.clone_from(&other.timeline);
             return;

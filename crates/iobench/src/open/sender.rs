@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) turns: AtomicU64,
     /// The sender has sent its last request.
     pub(crate) sent_all: AtomicBool,
+    /// Set to send no more requests, and to wait for the answers to those that were sent.
+    pub(crate) last: AtomicBool,
     /// Set to end the run early.
     pub(crate) stop: AtomicBool,
     /// The threads' CPU times were read for the last time; /proc has no entry for a thread that has
@@ -43,6 +45,7 @@ impl Shared {
             sent: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             sent_all: AtomicBool::new(false),
+            last: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sampled: AtomicBool::new(false),
             live: Live::new(),
@@ -72,12 +75,12 @@ pub(crate) fn wait_until(
     mut meanwhile: impl FnMut(),
 ) -> Option<u64> {
     loop {
+        if shared.stop.load(Ordering::Relaxed) || shared.last.load(Ordering::Relaxed) {
+            return None;
+        }
         let now_ns = clock.now_ns();
         if now_ns >= due_ns {
             return Some(now_ns);
-        }
-        if shared.stop.load(Ordering::Relaxed) {
-            return None;
         }
         meanwhile();
         thread::yield_now();

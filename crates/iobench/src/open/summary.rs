@@ -5,8 +5,9 @@ use crate::figures::{Percentiles, Times, new_times};
 use crate::open::churn::ChurnConnections;
 use crate::open::gauge::{Gauge, Reading, ServerUse};
 use crate::open::outcome::OpenOutcome;
+use crate::open::phases::Phase;
 use crate::open::record::{Bin, Bins, Faults, ReceiveRecord, SendRecord};
-use crate::open::verdict::Evidence;
+use crate::open::verdict::{Evidence, gap, unanswered};
 use crate::open::{Load, Prepared};
 use crate::results::{Accounts, Moment};
 
@@ -61,6 +62,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) samples: &'a [Sample],
     pub(crate) sides: Sides,
     pub(crate) start_ns: u64,
+    /// When the last request was due; before the planned end if the run was interrupted.
+    pub(crate) end_ns: u64,
 }
 
 impl Summary<'_> {
@@ -90,7 +93,8 @@ impl Summary<'_> {
                 (merged(|records| &records.receive.requests), first_answers, requests, most)
             }
         };
-        let measured_s = plan.course.measure_ns as f64 / 1e9;
+        let measured_s = self.measured_ns() as f64 / 1e9;
+        let timeline = self.timeline(records);
         OpenOutcome {
             service,
             transmit,
@@ -106,7 +110,8 @@ impl Summary<'_> {
             reopened: totals.reopened,
             server: self.server_use(requests),
             connections,
-            timeline: self.timeline(records),
+            remarks: self.remarks(&accounts, &timeline),
+            timeline,
             reasons,
         }
     }
@@ -135,6 +140,19 @@ impl Summary<'_> {
         reasons
     }
 
+    /// Returns what a reader of valid figures has to know.
+    fn remarks(&self, accounts: &Accounts, timeline: &[Moment]) -> Vec<String> {
+        let mut remarks: Vec<String> = unanswered(accounts).into_iter().collect();
+        let measured: Vec<&Moment> =
+            timeline.iter().filter(|moment| moment.phase == Phase::Measure.name()).collect();
+        let lengths = timeline.windows(2).next().map(|pair| pair[1].t_s - pair[0].t_s);
+        let bin_ns = (lengths.unwrap_or(0.0) * 1e9) as u64;
+        // Requests were due, and no answer came.
+        let silent = |moment: &&Moment| moment.throughput <= 0.0 && moment.offered_rate > 0.0;
+        remarks.extend(gap(measured.iter().map(silent), bin_ns, 0));
+        remarks
+    }
+
     /// Returns the disturbance by other work in the measured period.
     fn disturbance(&self) -> Disturbance {
         let borders: Vec<Border> =
@@ -155,9 +173,15 @@ impl Summary<'_> {
         first.map_or(&[], |first| &self.samples[first..])
     }
 
+    /// Returns the length of the measured period.
+    fn measured_ns(&self) -> u64 {
+        let from_ns = self.start_ns + self.prepared.plan.course.measure_from_ns();
+        self.end_ns.saturating_sub(from_ns).max(1)
+    }
+
     fn server_use(&self, requests: u64) -> ServerUse {
         let Some((from, to)) = self.ends() else { return ServerUse::default() };
-        let (measured_ns, cpus) = (self.prepared.plan.course.measure_ns, self.gauge.cpus());
+        let (measured_ns, cpus) = (self.measured_ns(), self.gauge.cpus());
         ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
     }
 
@@ -183,6 +207,9 @@ impl Summary<'_> {
         let mut moments = Vec::with_capacity(due.bins.len());
         for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
             let to_ns = due.end_of(number);
+            if self.start_ns + from_ns >= self.end_ns {
+                break;
+            }
             let seconds = (to_ns - from_ns) as f64 / 1e9;
             let quantile = |bin: &Bin, quantile| {
                 let times = &bin.times;

@@ -3,7 +3,9 @@
 //! it prints plain lines, one when the measurement begins and one every few seconds.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _, stderr};
+use std::io::{IsTerminal, stderr};
+
+use sys::output::STDERR;
 
 use crate::open::phases::Phase;
 use crate::open::verdict::{Tolerance, time};
@@ -34,15 +36,12 @@ impl Terminal {
 
     /// Shows a line, which remains (without a terminal) or is overwritten by the next (with one).
     fn show(&mut self, text: &str) {
-        let mut out = stderr().lock();
-        // A closed pipe is no error.
-        let _ = if self.live {
+        let line = match self.live {
             // Without wrapping; otherwise the rest of a long line would remain after the next one.
-            write!(out, "\r\x1b[2K\x1b[?7l{} {text}\x1b[?7h", self.label)
-        } else {
-            writeln!(out, "iobench: {} {text}", self.label)
+            true => format!("\r\x1b[2K\x1b[?7l{} {text}\x1b[?7h", self.label),
+            false => format!("iobench: {} {text}\n", self.label),
         };
-        let _ = out.flush();
+        STDERR.write(line.as_bytes());
     }
 
     /// Returns whether to print a line: on a terminal always, else when the measurement begins and
@@ -62,8 +61,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if self.live {
-            let mut out = stderr().lock();
-            let _ = write!(out, "\r\x1b[2K").and_then(|()| out.flush());
+            STDERR.write(b"\r\x1b[2K");
         }
     }
 }

@@ -63,18 +63,19 @@ pub(super) fn run(
             let sides = sampler.sides();
             let mut coordinator =
                 Coordinator { prepared, start_ns, gauge, shared: &shared, sampler };
-            let samples = coordinator.watch(&generators, signals, watcher);
-            Ok((generators, samples?, sides))
+            let watched = coordinator.watch(&generators, signals, watcher);
+            Ok((generators, watched?, sides))
         });
         if watched.is_err() {
             shared.iter().for_each(Shared::cancel);
         }
-        let (generators, samples, sides) = watched?;
+        let (generators, Watched { samples, end_ns }, sides) = watched?;
         let records = generators
             .into_iter()
             .map(Generator::finish)
             .collect::<Result<Vec<GeneratorRecords>>>()?;
-        Ok(Summary { prepared, gauge, samples: &samples, sides, start_ns }.outcome(&records))
+        let summary = Summary { prepared, gauge, samples: &samples, sides, start_ns, end_ns };
+        Ok(summary.outcome(&records))
     })
 }
 
@@ -262,6 +263,13 @@ fn send(
     }
 }
 
+/// The samples of a run.
+struct Watched {
+    samples: Vec<Sample>,
+    /// When the last request was due.
+    end_ns: u64,
+}
+
 /// Samples a run from outside the generators.
 struct Coordinator<'a> {
     prepared: &'a Prepared,
@@ -272,14 +280,15 @@ struct Coordinator<'a> {
 }
 
 impl Coordinator<'_> {
-    /// Samples at the borders of the timeline's bins and of the measured period until the end.
+    /// Samples at the borders of the timeline's bins and of the measured period until the end, or
+    /// until a signal, if the outcome of a part is of use.
     fn watch(
         &mut self,
         generators: &[Generator<'_>],
         signals: &Signals,
         watcher: &mut dyn Watcher,
-    ) -> Result<Vec<Sample>> {
-        let course = &self.prepared.plan.course;
+    ) -> Result<Watched> {
+        let (plan, course) = (&self.prepared.plan, &self.prepared.plan.course);
         let bins = Bins::new(course);
         let mut borders: Vec<u64> = (0..bins.bins.len()).map(|bin| bins.end_of(bin)).collect();
         borders.extend([0, course.measure_from_ns(), course.end_ns()]);
@@ -287,18 +296,36 @@ impl Coordinator<'_> {
         borders.dedup();
         let mut samples = Vec::with_capacity(borders.len());
         let mut views = Views::new(self.start_ns);
+        let measure_from_ns = self.start_ns + course.measure_from_ns();
+        let mut end_ns = self.start_ns + course.end_ns();
         for border in borders {
-            signals.sleep_until(self.start_ns + border)?;
+            let slept = signals.sleep_until(self.start_ns + border);
+            let measures =
+                samples.last().is_some_and(|last: &Sample| last.server.at_ns >= measure_from_ns);
+            let is_last = slept.is_err() && plan.keeps_part && measures;
+            if !is_last {
+                slept?;
+            }
             samples.push(self.sample(generators));
             views.show(self.shared, course, watcher);
+            if is_last {
+                self.shared.iter().for_each(|shared| shared.last.store(true, Ordering::Relaxed));
+                end_ns = now_ns();
+                break;
+            }
         }
         self.shared.iter().for_each(|shared| shared.sampled.store(true, Ordering::Relaxed));
         // When the last answers have arrived or were given up, the threads end by themselves.
         let finished = |generator: &Generator<'_>| generator.receiver.is_finished();
         while !generators.iter().all(finished) {
-            signals.sleep_ms(1)?;
+            let slept = signals.sleep_ms(1);
+            if !plan.keeps_part {
+                slept?;
+            } else if slept.is_err() || now_ns() > end_ns + plan.timeout_ns {
+                self.shared.iter().for_each(Shared::cancel);
+            }
         }
-        Ok(samples)
+        Ok(Watched { samples, end_ns })
     }
 
     fn sample(&mut self, generators: &[Generator<'_>]) -> Sample {

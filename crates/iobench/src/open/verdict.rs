@@ -10,6 +10,9 @@ use crate::figures::Percentiles;
 use crate::open::record::Faults;
 use crate::results::Accounts;
 
+/// Shortest time without any answer that is remarked on.
+const GAP_NS: u64 = 200_000_000;
+
 /// The limits of a valid run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -106,14 +109,51 @@ impl Tolerance {
 
     fn judge_server(&self, evidence: &Evidence) -> Option<String> {
         let Accounts { scheduled, lost, refused, reset, .. } = evidence.accounts;
-        let unanswered = lost + refused + reset;
-        (unanswered as f64 > self.unanswered * scheduled as f64).then(|| {
-            format!(
-                "the server did not keep up: {unanswered} of {scheduled} requests got no answer \
-                 ({lost} lost, {refused} refused, {reset} reset), so the percentiles lack the worst"
-            )
-        })
+        let too_many = (lost + refused + reset) as f64 > self.unanswered * scheduled as f64;
+        let unanswered = unanswered(&evidence.accounts).filter(|_| too_many)?;
+        Some(format!("the server did not keep up: {unanswered}"))
     }
+}
+
+/// Returns a sentence about the requests without an answer, if there are any.
+pub(crate) fn unanswered(accounts: &Accounts) -> Option<String> {
+    let Accounts { scheduled, lost, refused, reset, .. } = *accounts;
+    let unanswered = lost + refused + reset;
+    (unanswered > 0).then(|| {
+        format!(
+            "{unanswered} of {scheduled} requests got no answer ({lost} lost, {refused} refused, \
+             {reset} reset), so the percentiles lack the worst"
+        )
+    })
+}
+
+/// Returns a sentence about the longest time without any answer, if it is at least [`GAP_NS`] and
+/// ten times the usual latency. `silent` has for each part of the measured time, of `part_ns`,
+/// whether none came.
+pub(crate) fn gap(
+    silent: impl Iterator<Item = bool>,
+    part_ns: u64,
+    usual_ns: u64,
+) -> Option<String> {
+    let (mut parts, mut length, mut longest, mut end) = (0, 0, 0, 0);
+    for is_silent in silent {
+        parts += 1;
+        length = if is_silent { length + 1 } else { 0 };
+        if length > longest {
+            (longest, end) = (length, parts);
+        }
+    }
+    let longest_ns = longest * part_ns;
+    let seconds = |parts: u64| (parts * part_ns) as f64 / 1e9;
+    (longest_ns >= GAP_NS.max(10 * usual_ns)).then(|| {
+        format!(
+            "no answer came for {:.1} of {:.1} s, from {:.1} s on: the server or the path stood \
+             still",
+            seconds(longest),
+            seconds(parts),
+            seconds(end - longest)
+        )
+    })
 }
 
 fn judge_replies(faults: &Faults) -> Option<String> {
@@ -147,6 +187,7 @@ mod tests {
             p99: 40.0,
             p999: 3_000.0,
             max: 9_000.0,
+            ..Percentiles::default()
         };
         let accounts = Accounts { scheduled: 10_000, answered: 10_000, ..Accounts::default() };
         Evidence {
@@ -195,6 +236,23 @@ mod tests {
         let mut evidence = evidence();
         evidence.accounts.reset = 10;
         assert!(Tolerance::default().judge(&evidence).is_empty());
+    }
+
+    #[test]
+    fn unanswered_requests_are_told_however_few() {
+        assert_eq!(unanswered(&evidence().accounts), None);
+        let one = Accounts { lost: 1, ..evidence().accounts };
+        assert!(unanswered(&one).unwrap().starts_with("1 of 10000 requests got no answer (1 lost"));
+    }
+
+    #[test]
+    fn the_longest_silence_is_told_if_it_is_long() {
+        let parts = |text: &str| gap(text.chars().map(|part| part == '.'), 100_000_000, 1_000_000);
+        assert_eq!(parts(""), None);
+        assert!(parts("|.|").is_none(), "a tenth of a second is nothing");
+        let told = parts("|..||.....||||").unwrap();
+        assert!(told.starts_with("no answer came for 0.5 of 1.4 s, from 0.5 s on"), "{told}");
+        assert!(gap([true; 3].into_iter(), 100_000_000, 100_000_000).is_none(), "a slow path");
     }
 
     #[test]

@@ -51,7 +51,7 @@ use crate::results::{Document, ExperimentRecord, Ratios, ReportedLatency, Row, V
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
-use crate::sys::signals::Signals;
+use crate::sys::signals::{Signals, was_interrupted};
 
 /// The default programs, in this order.
 const ALL: [Name; 6] =
@@ -229,9 +229,13 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     for program in &programs {
         let mut network_path = NetworkPath::create(program.path(), &mut tools)?;
         let program = program.as_ref();
-        for cell in
-            Campaign::new(program, arguments, &pairs, &signals, seed).run(&mut network_path)?
-        {
+        let campaign = Campaign::new(program, arguments, &pairs, &signals, seed);
+        let cells = match campaign.run(&mut network_path) {
+            // The results of the programs before are published.
+            Err(Error::Interrupted) if !rows.is_empty() => break,
+            cells => cells?,
+        };
+        for cell in cells {
             rows.extend(cell.rows(program.name(), program.path()));
             against_unix.extend(cell.ratios(Variant::Unix));
         }
@@ -240,6 +244,9 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
             PathKind::Loopback => String::new(),
         };
         file += &format!("{}: {}{stacks}\n", program.name(), program.settings());
+        if was_interrupted() {
+            break;
+        }
     }
     let versus = against(Variant::Unix, against_unix);
     let table = table::table(&rows, &versus).to_string();

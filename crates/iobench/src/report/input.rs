@@ -152,8 +152,12 @@ fn bounds(ratios: impl Iterator<Item = Option<Interval>>) -> impl Iterator<Item 
 fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     let mut all = Vec::new();
     let mut times = |name, percentiles: &Option<Percentiles>| {
-        let Some(Percentiles { p1, p25, p50, p75, p99, p999, max }) = *percentiles else { return };
+        let Some(Percentiles { p1, p25, p50, p75, p90, p95, p99, p999, max, mean }) = *percentiles
+        else {
+            return;
+        };
         all.extend([p1, p25, p50, p75, p99, p999, max].map(|value| (name, value)));
+        all.extend([p90, p95, mean].into_iter().flatten().map(|value| (name, value)));
     };
     times("latency_us", &row.latency_us);
     times("send_lag_us", &row.send_lag_us);

@@ -147,7 +147,10 @@ const LATENCIES: [Time; 5] = [
 ];
 
 /// Latencies shown in further columns.
-const FURTHER_LATENCIES: [Time; 10] = [
+const FURTHER_LATENCIES: [Time; 13] = [
+    ("mean", "mean", |row| row.latency_us?.mean),
+    ("90 %", "p90", |row| row.latency_us?.p90),
+    ("95 %", "p95", |row| row.latency_us?.p95),
     ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
     ("longest", "max", |row| Some(row.latency_us?.max)),
     ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),

@@ -7,8 +7,8 @@ use clap::Args;
 use crate::engine::whole_file::{self, WholeFile};
 use crate::error::{Error, Result};
 use crate::output;
-use crate::results::Document;
 use crate::results::csv::csv;
+use crate::results::{Document, PARTIAL};
 
 /// Output of results: options of every measuring command.
 #[derive(Debug, Args)]
@@ -62,16 +62,23 @@ impl ResultFiles {
     }
 
     /// Prints the text, unless a file is printed instead, and writes all files. If the text cannot
-    /// be printed, the files are written all the same.
+    /// be printed, the files are written all the same. Fails if the run was interrupted.
     pub(crate) fn publish(self, text: &str, document: &Document) -> Result<()> {
-        let printed = if self.prints_file { Ok(()) } else { output::print(text) };
+        let mark =
+            if document.interrupted { format!("PARTIAL: {PARTIAL}\n") } else { String::new() };
+        let printed =
+            if self.prints_file { Ok(()) } else { output::print(&(text.to_owned() + &mark)) };
         if let Some(file) = self.json {
             file.write(document)?;
         }
         if let Some(file) = self.csv {
             file.write_bytes(csv(&document.results)?.as_bytes())?;
         }
-        printed
+        printed?;
+        match document.interrupted {
+            true => Err(Error::Partial("the results are partial".to_owned())),
+            false => Ok(()),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::Interval;
 use crate::exchange::Exchange;
 use crate::figures::Percentiles;
+use crate::sys::signals::was_interrupted;
 
 /// Value of `format`.
 pub(crate) const FORMAT: &str = "iobench-results";
@@ -30,6 +31,9 @@ pub(crate) struct Document {
     pub(crate) environment: Environment,
     pub(crate) experiment: ExperimentRecord,
     pub(crate) elapsed_s: f64,
+    /// A signal ended the run early, so that rounds or subjects are missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) interrupted: bool,
     /// The subject that ratios are against.
     pub(crate) baseline: String,
     /// How time was cut, where slots were interleaved.
@@ -49,6 +53,10 @@ pub(crate) struct Document {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) versus: Vec<Versus>,
 }
+
+/// Note of the rows of a run that a signal ended.
+pub(crate) const PARTIAL: &str =
+    "the run was interrupted, so these are the results of a part of it; let it end";
 
 /// How time was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -143,14 +151,19 @@ impl Document {
         experiment: ExperimentRecord,
         elapsed_s: f64,
         baseline: String,
-        results: Vec<Row>,
+        mut results: Vec<Row>,
     ) -> Document {
+        let interrupted = was_interrupted();
+        if interrupted {
+            results.iter_mut().for_each(|row| row.notes.push(PARTIAL.to_owned()));
+        }
         Document {
             format: FORMAT.to_owned(),
             version: VERSION,
             environment,
             experiment,
             elapsed_s,
+            interrupted,
             baseline,
             slots: None,
             network: None,

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::sys::signals::SignalSet;
@@ -13,6 +14,20 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::error::{Context, Error, Result};
 use crate::sys::clock::now_ns;
+
+/// Whether one of the signals has ended this process's run.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a signal has ended the run, so that its results are partial.
+pub(crate) fn was_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Notes that a signal ends the run; returns the error.
+pub(crate) fn interrupt() -> Error {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+    Error::Interrupted
+}
 
 /// The signals that end a run: SIGINT, SIGTERM and SIGHUP.
 pub(crate) struct Signals(SignalSet);
@@ -32,7 +47,7 @@ impl Signals {
         loop {
             let left_ns = deadline_ns.saturating_sub(now_ns());
             if self.0.wait_within(Duration::from_nanos(left_ns)).is_some() {
-                return Err(Error::Interrupted);
+                return Err(interrupt());
             }
             if left_ns == 0 {
                 return Ok(());

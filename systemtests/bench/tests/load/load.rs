@@ -27,7 +27,13 @@ fn load_undisturbed(address: &str, more: &[&str]) -> (Option<i32>, Value, String
         let (status, result, printed) = load(address, more);
         let notes = result["notes"].as_array().unwrap();
         // The last of these does not make a row invalid.
-        let busy = ["got no answer", "no transaction was completed", "the clients were busy"];
+        let busy = [
+            "got no answer",
+            "no transaction was completed",
+            "the clients were busy",
+            "no answer came for",
+            "was not judged",
+        ];
         let is_busy = |note: &Value| busy.iter().any(|busy| note.to_string().contains(busy));
         if result["valid"] == true || !notes.iter().all(is_busy) {
             return (status, result, printed);

@@ -114,6 +114,9 @@ struct Paused {
     continued_ns: u64,
     measured: Vec<Entry>,
     p99_us: f64,
+    /// The longest turnaround, and the longest receive lag.
+    longest_parts_us: [f64; 2],
+    notes: String,
 }
 
 impl Paused {
@@ -148,7 +151,7 @@ fn load_with_a_pause() -> Paused {
     signal(server.id(), libc::SIGSTOP);
     systemtests_bench::wait_until("the server stands still", || server.is_stopped().then_some(()));
     let stopped_ns = now_ns();
-    thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(400));
     let continued_ns = now_ns();
     signal(server.id(), libc::SIGCONT);
     wait(&mut load);
@@ -157,8 +160,15 @@ fn load_with_a_pause() -> Paused {
     fs::remove_file(&log).unwrap();
     fs::remove_file(&json).unwrap();
     let measured = entries.into_iter().filter(|entry| entry.phase == "measure").collect();
-    let p99_us = f(&document["results"][0]["latency_us"]["p99"]);
-    Paused { stopped_ns, continued_ns, measured, p99_us }
+    let row = &document["results"][0];
+    Paused {
+        stopped_ns,
+        continued_ns,
+        measured,
+        p99_us: f(&row["latency_us"]["p99"]),
+        longest_parts_us: ["turnaround_us", "receive_lag_us"].map(|part| f(&row[part]["max"])),
+        notes: row["notes"].to_string(),
+    }
 }
 
 /// A server that is paused from S to C answers nothing in that time. A request scheduled at t in
@@ -170,11 +180,11 @@ fn load_with_a_pause() -> Paused {
 fn a_pause_of_the_server_shows_in_the_tail() {
     let undisturbed = (0..20).map(|_| load_with_a_pause()).find(Paused::lies_within);
     let undisturbed = undisturbed.expect("the pause never lay within the measured time");
-    let Paused { stopped_ns, continued_ns, measured, p99_us } = undisturbed;
+    let Paused { stopped_ns, continued_ns, ref measured, p99_us, .. } = undisturbed;
     let paused = |entry: &&Entry| (stopped_ns..continued_ns).contains(&entry.intended_ns);
     let in_pause: Vec<&Entry> = measured.iter().filter(paused).collect();
     let pause_ms = (continued_ns - stopped_ns) / 1_000_000;
-    assert!(pause_ms >= 200 && in_pause.len() as u64 >= pause_ms - 1, "{}", in_pause.len());
+    assert!(pause_ms >= 400 && in_pause.len() as u64 >= pause_ms - 1, "{}", in_pause.len());
     for entry in &in_pause {
         let service_ns = entry.received_ns.unwrap() - entry.intended_ns;
         // The clocks are calibrated against each other; a tenth of a millisecond is a thousand
@@ -191,10 +201,15 @@ fn a_pause_of_the_server_shows_in_the_tail() {
         let expected = pause_ms - limit_ms - 2;
         assert!(longer_than(limit_ms) >= expected, "{limit_ms} ms: {}", longer_than(limit_ms));
     }
-    // A tenth of the requests were due in the pause, so the 99th percentile is a tenth of the pause
-    // below its longest.
+    // At least a fifth of the requests were due in the pause, so the 99th percentile is at most a
+    // tenth of the pause below its longest.
     let least_us = (pause_ms as f64 * 0.9 - 2.0) * 1e3;
     assert!(p99_us >= least_us, "{p99_us} {least_us}");
+    // Turnaround and receive lag are the time from the request to its answer.
+    let waited_ns = measured.iter().map(|entry| entry.received_ns.unwrap() - entry.actual_ns).max();
+    let parts_us = undisturbed.longest_parts_us.iter().sum::<f64>();
+    assert!(parts_us * 1.002 >= waited_ns.unwrap() as f64 / 1e3, "{parts_us} {waited_ns:?}");
+    assert!(undisturbed.notes.contains("no answer came for 0."), "{}", undisturbed.notes);
 }
 
 #[test]
@@ -300,6 +315,54 @@ fn an_interrupted_load_ends_at_once_and_its_log_is_whole() {
     let entries = read_log(&log);
     fs::remove_file(&log).unwrap();
     assert!(entries.iter().all(|entry| entry.phase != "measure"));
+}
+
+/// Starts a load, interrupts it after ever longer times until it had enough answers, and returns its
+/// document.
+fn interrupted(more: &[&str]) -> Value {
+    let server = Serving::start("epoll");
+    let json = scratch_file();
+    for wait_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000] {
+        let mut load = iobench(&["load", "--connect", &server.address, "--connections", "4"])
+            .args(["--duration", "60s", "--json", json.to_str().unwrap()])
+            .args(more)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(wait_ms));
+        signal(load.id(), libc::SIGINT);
+        assert_eq!(wait(&mut load), Some(130));
+        let Ok(text) = fs::read(&json) else { continue };
+        fs::remove_file(&json).unwrap();
+        let document: Value = serde_json::from_slice(&text).unwrap();
+        let row = &document["results"][0];
+        let counts = [&row["accounts"]["answered"], &row["totals"]["client_transactions"]];
+        if counts.iter().any(|count| count.as_u64() > Some(50)) {
+            return document;
+        }
+    }
+    panic!("it never had enough answers");
+}
+
+#[test]
+fn an_interrupted_load_has_the_results_until_then() {
+    for more in [&[][..], &["--rate", "500", "--growth", "0s", "--steady", "0s"]] {
+        let document = interrupted(more);
+        let row = &document["results"][0];
+        assert_eq!(document["interrupted"], true, "{more:?}");
+        assert!(row["notes"].to_string().contains("the run was interrupted"), "{}", row["notes"]);
+        // Over the time that was measured, at most half a minute, not the planned minute.
+        let answers = f(&row["throughput"]) * 30.0;
+        let counted = ["accounts", "totals"].map(|name| &row[name]);
+        let counted =
+            counted[0]["answered"].as_u64().or(counted[1]["client_transactions"].as_u64());
+        assert!(answers > counted.unwrap() as f64, "{more:?}: {row}");
+        if !more.is_empty() {
+            assert_balanced(&row["accounts"]);
+            assert_eq!(u(&row["accounts"]["lost"]), 0, "{}", row["accounts"]);
+        }
+    }
 }
 
 #[test]
