@@ -65,8 +65,8 @@ pub fn listed(name: &str) -> Option<Vec<usize>> {
     parse_list(&fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).ok()?)
 }
 
-/// Parses the kernel's notation, such as `0-3,8`.
-fn parse_list(list: &str) -> Option<Vec<usize>> {
+/// Parses the kernel's notation, such as `0-3,8`; `None` if it is none.
+pub fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -48,7 +48,7 @@ pub fn check_document(document: &Value, path: &str) {
 
 /// Complaint of a row whose ends had no CPU in the whole measured time of a round.
 pub const NO_MESSAGE: &str =
-    "no message arrived while it was measured: try a longer --duration or a quieter machine";
+    "in a round no message arrived: try a longer --duration or a quieter machine";
 
 /// Returns whether a row is valid, or invalid only because the machine was busy.
 pub fn is_valid_or_disturbed(row: &Value) -> bool {

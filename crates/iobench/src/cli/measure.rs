@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Arg, Args};
 
-use crate::cli::values::parse_measured;
+use crate::cli::values::{parse_cpus, parse_measured};
 use crate::engine::placement::CpuChoice;
 use crate::results::files::OutputArgs;
 
@@ -28,13 +28,14 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// CPUs of the servers, a list; the first ones are used
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) server_cpus: Option<Vec<usize>>,
+    // The full path of `Vec` lets clap take the option's value for the whole list.
+    /// CPUs of the servers, a list such as 0,2-3; the first ones are used
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub(crate) server_cpus: Option<std::vec::Vec<usize>>,
 
-    /// CPUs of the clients, a list
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) client_cpus: Option<Vec<usize>>,
+    /// CPUs of the clients, a list such as 0,2-3
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub(crate) client_cpus: Option<std::vec::Vec<usize>>,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

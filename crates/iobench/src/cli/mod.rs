@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::cli::ceiling::CeilingArgs;
@@ -29,7 +29,7 @@ use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
 use crate::cli::values::{
-    TransactionList, parse_bind, parse_connections, parse_idle, parse_message_bytes,
+    TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle, parse_message_bytes,
     parse_transactions,
 };
 use crate::client::ClientKind;
@@ -308,9 +308,9 @@ pub(crate) struct ServeArgs {
           value_parser = parse_bind)]
     pub(crate) bind: SocketAddr,
 
-    /// CPUs for server threads, one thread each
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) server_cpus: Option<Vec<usize>>,
+    /// CPUs for server threads, one thread each, a list such as 0,2-3
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub(crate) server_cpus: Option<std::vec::Vec<usize>>,
 
     /// Port in place of the one in --bind; 0 for a free one
     #[arg(long, value_name = "PORT")]
@@ -352,18 +352,14 @@ fn serve_help() -> String {
 /// Options of `load`.
 #[derive(Debug, Args)]
 #[command(after_help = LOAD_EXAMPLES)]
+#[command(group(ArgGroup::new("target").args(["connect", "server"]).required(true)))]
 #[command(mut_arg("duration", and("[default: 2s; with --quick 500ms]")))]
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
 pub(crate) struct LoadArgs {
     /// Address and port of a running server
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        required_unless_present = "server",
-        conflicts_with = "server"
-    )]
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) connect: Option<SocketAddr>,
 
     /// Server of iobench to start, on a CPU of its own, and to load

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::values::parse_period;
+use crate::cli::values::{parse_period, parse_rate};
 use crate::open::arrivals::Arrivals;
 
 /// Options of `load` that make its loop open.
@@ -13,8 +13,8 @@ use crate::open::arrivals::Arrivals;
 #[command(next_help_heading = "Open loop")]
 pub(crate) struct OpenArgs {
     /// requests per second, sent at scheduled times independently of answers (with --transactions:
-    /// new connections per second, each with so many requests)
-    #[arg(long, value_name = "N")]
+    /// new connections per second, each with so many requests), such as 8000 or 8k
+    #[arg(long, value_name = "N", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
 
     /// arrival process, how requests are spread over time: slots, poisson or uniform

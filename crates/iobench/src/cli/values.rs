@@ -26,6 +26,26 @@ pub(crate) fn parse_transactions(text: &str) -> Result<TransactionList, String> 
     counts.collect::<Result<_, _>>().map(TransactionList)
 }
 
+/// Parses a list of CPUs in the kernel's notation.
+pub(crate) fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
+    sys::cpus::parse_list(&text.replace(' ', "")).filter(|cpus| !cpus.is_empty()).ok_or_else(|| {
+        format!("`{text}` is no list of CPUs; write numbers and ranges, such as 0,2-3")
+    })
+}
+
+/// Parses a rate, whose unit may be thousands or millions per second.
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
+    let (number, factor) = match text.trim().char_indices().next_back() {
+        Some((end, 'k')) => (&text.trim()[..end], 1e3),
+        Some((end, 'M')) => (&text.trim()[..end], 1e6),
+        _ => (text.trim(), 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(rate) if rate.is_finite() => Ok(rate * factor),
+        _ => Err("write a number per second, such as 8000, 8k or 1.5M".to_owned()),
+    }
+}
+
 pub(crate) fn parse_message_bytes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(bytes) if (1..=MOST_MESSAGE_BYTES).contains(&bytes) => Ok(bytes),
@@ -99,6 +119,25 @@ mod tests {
         assert_eq!(parse_transactions("all").unwrap().0.len(), 9);
         assert!(parse_transactions("1,x").is_err());
         assert!(parse_transactions("").is_err());
+    }
+
+    #[test]
+    fn cpus_are_numbers_and_ranges() {
+        assert_eq!(parse_cpus("0,2-3, 9"), Ok(vec![0, 2, 3, 9]));
+        for wrong in ["", "a", "3-1", "0-", "-1", "0,,1"] {
+            assert!(parse_cpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_may_be_in_thousands_and_millions() {
+        assert_eq!(
+            ["8000", "8k", "1.5M", "0.5"].map(|text| parse_rate(text).unwrap()),
+            [8e3, 8e3, 1.5e6, 0.5]
+        );
+        for wrong in ["", "k", "8K", "8 thousand", "NaN", "inf", "1e999"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

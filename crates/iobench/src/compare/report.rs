@@ -131,8 +131,8 @@ fn doubts_of_pairs(outcomes: &[Rounds], server: usize, baseline: usize) -> Vec<S
     let mut notes = Vec::new();
     if server != baseline && lacks_pairs(own, theirs) {
         notes.push(format!(
-            "only {} of {} pairs with the baseline were undisturbed, fewer than {}, so the ratios \
-             are of all pairs; repeat with more --rounds or on a quieter machine",
+            "only {} of {} pairs with the baseline were undisturbed, fewer than {}, so ratios, if \
+             any, are of all pairs; repeat with more --rounds or on a quieter machine",
             undisturbed_pairs(own, theirs),
             own.iter().map(Vec::len).sum::<usize>(),
             least_pairs(own)

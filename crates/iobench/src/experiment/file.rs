@@ -126,7 +126,10 @@ fn default_rounds() -> u32 {
 
 /// One value, or a list of them.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "write one value or a list of them, all numbers or all strings as this key has them"
+)]
 enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
@@ -291,6 +294,8 @@ impl Experiment {
             text.parse().map_err(|error: toml::de::Error| error.to_string())?;
         let overlays =
             [Scale::Quick, Scale::Paper].map(|other| (other, table.remove(other.name())));
+        let tables = overlays.iter().filter_map(|(_, overlay)| overlay.as_ref()?.as_table());
+        let named: Vec<String> = tables.chain([&table]).flat_map(servers_of).collect();
         for (other, overlay) in overlays {
             match overlay {
                 Some(toml::Value::Table(overlay)) if other == scale => {
@@ -305,7 +310,12 @@ impl Experiment {
         let experiment: Experiment =
             table.try_into().map_err(|error: toml::de::Error| error.to_string())?;
         experiment.check()?;
-        Ok(experiment)
+        match experiment.peers.keys().find(|peer| !named.contains(peer)) {
+            None => Ok(experiment),
+            Some(peer) => Err(format!(
+                "the peer `{peer}` is never used; add its name to sweep.servers, or remove it"
+            )),
+        }
     }
 
     /// Checks what the types cannot express.
@@ -348,6 +358,16 @@ impl Experiment {
         }
         Ok(())
     }
+}
+
+/// Returns the names in a table's `sweep.servers`, as far as they are names.
+fn servers_of(table: &toml::Table) -> Vec<String> {
+    let servers = table.get("sweep").and_then(|sweep| sweep.get("servers"));
+    let listed = servers.map_or(&[][..], |servers| match servers {
+        toml::Value::Array(names) => names,
+        name => std::slice::from_ref(name),
+    });
+    listed.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 /// Replaces values of `base` by those of `over`, within tables key by key.
@@ -431,6 +451,8 @@ mod tests {
             ("request_rate = [125, 2000.5]", "request_rate = [0]", "between 1"),
             ("cores = \"each\"", "cores = \"some\"", "cores are"),
             ("connections = 400", "connections = []", "no values"),
+            ("connections = 400", "connections = \"many\"", "write one value or a list"),
+            ("[periods]", "[peers]\nmine = \"./mine\"\n[periods]", "add its name to sweep.servers"),
             ("kind = \"open\"", "kind = \"closed\"", "closed loop"),
             ("[quick.periods]", "[fast.periods]", "fast"),
         ] {

@@ -27,7 +27,7 @@ const LINE_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The complaint about a slot without messages.
 const NO_MESSAGE: &str =
-    "no message arrived while it was measured: try a longer --duration or a quieter machine";
+    "in a round no message arrived: try a longer --duration or a quieter machine";
 /// Longest line that is read.
 const LINE_BYTES_MAX: usize = 64 << 20;
 

@@ -230,8 +230,8 @@ impl ClientComparison<'_> {
         let rough = clean < planned.div_ceil(2).max(2);
         if rough {
             notes.push(format!(
-                "only {clean} of {planned} pairs of runs were undisturbed, so the ratios are of \
-                 all pairs; repeat with more --rounds or on a quieter machine"
+                "only {clean} of {planned} pairs of runs were undisturbed, so ratios, if any, are \
+                 of all pairs; repeat with more --rounds or on a quieter machine"
             ));
         }
         let ratio = |figure| ratio_interval(&pairs(ours, theirs, figure, rough));

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::report::section::Section;
 use crate::results::Row;
+use crate::results::phrase::Phrase;
 
 /// Most remarks below the table; the raw data has all.
 const MOST_REMARKS: usize = 200;
@@ -39,7 +40,8 @@ impl Remarks {
         // Reasons against a row come before other remarks.
         reasons.sort_by_key(|reason| reason.valid);
         let (verdict, told) = verdict(section, &reasons);
-        reasons.retain(|reason| !told.contains(&reason.key));
+        let mut place = 0..;
+        reasons.retain(|_| place.next().is_none_or(|place| !told.contains(&place)));
         let (common, single): (Vec<Reason<'_>>, Vec<Reason<'_>>) =
             reasons.into_iter().partition(|reason| reason.rows.len() > 1);
         let mut numbers = vec![Vec::new(); section.rows.len()];
@@ -57,23 +59,23 @@ impl Remarks {
     }
 }
 
-/// Returns the verdict, and the keys of the reasons that it already contains.
-fn verdict(section: &Section, reasons: &[Reason<'_>]) -> (Option<String>, Vec<String>) {
+/// Returns the verdict, and the places of the reasons that it already contains.
+fn verdict(section: &Section, reasons: &[Reason<'_>]) -> (Option<String>, Vec<usize>) {
     let invalid = section.rows.iter().filter(|row| !row.valid).count();
     let Some(first) = section.rows.iter().position(|row| !row.valid) else {
         return (None, Vec::new());
     };
     let against = || reasons.iter().filter(|reason| !reason.valid);
-    let of_all: Vec<&Reason<'_>> = against().filter(|r| r.rows.len() == invalid).collect();
-    let told = of_all.iter().map(|reason| reason.key.clone()).collect();
-    let texts: Vec<String> = of_all.iter().map(|reason| reason.text()).collect();
+    let is_of_all = |reason: &Reason<'_>| !reason.valid && reason.rows.len() == invalid;
+    let told: Vec<usize> = (0..reasons.len()).filter(|place| is_of_all(&reasons[*place])).collect();
+    let texts: Vec<String> = told.iter().map(|place| reasons[*place].text()).collect();
     let texts = texts.join("; ");
     let texts = texts.trim_end_matches('.');
     let place = whose(section, &section.rows[first]);
     let sentence = match (invalid, section.rows.len()) {
         (1, 1) => format!("INVALID: {texts}."),
         (1, all) => format!("INVALID: {place}: {texts} (1 of {all} rows)."),
-        (some, all) if !of_all.is_empty() => format!("INVALID: {}: {texts}.", rows(some, all)),
+        (some, all) if !told.is_empty() => format!("INVALID: {}: {texts}.", rows(some, all)),
         (some, all) => match against().find(|reason| reason.rows.len() > 1) {
             Some(_) => format!("INVALID: {}.", rows(some, all)),
             None => {
@@ -97,12 +99,7 @@ fn whose(section: &Section, row: &Row) -> String {
 
 /// A note of one row, or of several in which only its numbers differ.
 struct Reason<'a> {
-    /// The note without its numbers.
-    key: String,
-    /// The text before each number, and after the last.
-    words: Vec<&'a str>,
-    /// The smallest and the largest value of each number.
-    numbers: Vec<[&'a str; 2]>,
+    phrase: Phrase<'a>,
     rows: Vec<usize>,
     valid: bool,
 }
@@ -113,60 +110,28 @@ impl<'a> Reason<'a> {
         for (place, row) in rows.iter().enumerate() {
             let unknown = (!row.valid && row.notes.is_empty()).then_some(UNKNOWN);
             for note in row.notes.iter().map(String::as_str).chain(unknown) {
-                let own = Reason::new(note, place, row.valid);
-                match reasons.iter_mut().find(|known| known.key == own.key) {
-                    Some(known) => known.join(&own),
-                    None => reasons.push(own),
+                let (phrase, valid) = (Phrase::new(note), row.valid);
+                // A note is a reason against a row, or none.
+                let is_known =
+                    |known: &&mut Reason<'_>| known.valid == valid && known.phrase.is_like(&phrase);
+                match reasons.iter_mut().find(is_known) {
+                    Some(known) => known.join(&phrase, place),
+                    None => reasons.push(Reason { phrase, rows: vec![place], valid }),
                 }
             }
         }
         reasons
     }
 
-    fn new(note: &'a str, row: usize, valid: bool) -> Reason<'a> {
-        let (mut words, mut numbers, mut rest) = (Vec::new(), Vec::new(), note);
-        while let Some(begin) = rest.find(|c: char| c.is_ascii_digit()) {
-            let is_number = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
-            let digits = &rest[begin..];
-            let end = digits.find(|c| !is_number(c)).unwrap_or(digits.len());
-            // A comma or the end of the sentence does not belong to the number.
-            let number = digits[..end].trim_end_matches(['.', ',']);
-            words.push(&rest[..begin]);
-            numbers.push([number, number]);
-            rest = &digits[number.len()..];
-        }
-        words.push(rest);
-        // A note is a reason against a row, or none.
-        let key = format!("{valid}\0{}", words.join("\0"));
-        Reason { key, words, numbers, rows: vec![row], valid }
-    }
-
-    fn join(&mut self, other: &Reason<'a>) {
-        let value = |number: &str| number.replace(',', "").parse().unwrap_or(f64::NAN);
-        for ([low, high], [new, _]) in self.numbers.iter_mut().zip(&other.numbers) {
-            if value(new) < value(low) {
-                *low = new;
-            }
-            if value(new) > value(high) {
-                *high = new;
-            }
-        }
-        if self.rows.last() != other.rows.last() {
-            self.rows.extend(&other.rows);
+    fn join(&mut self, phrase: &Phrase<'a>, row: usize) {
+        self.phrase.join(phrase);
+        if self.rows.last() != Some(&row) {
+            self.rows.push(row);
         }
     }
 
     fn text(&self) -> String {
-        let mut text = String::from(self.words[0]);
-        for ([low, high], words) in self.numbers.iter().zip(&self.words[1..]) {
-            text.push_str(low);
-            if low != high {
-                text.push('–');
-                text.push_str(high);
-            }
-            text.push_str(words);
-        }
-        text
+        self.phrase.text()
     }
 
     fn remark(&self, section: &Section) -> Remark {

@@ -4,6 +4,7 @@
 
 pub(crate) mod csv;
 pub(crate) mod files;
+pub(crate) mod phrase;
 pub(crate) mod table;
 
 use serde::{Deserialize, Serialize};

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use rustix::termios::tcgetwinsize;
 
 use crate::engine::statistics::Interval;
+use crate::results::phrase::Phrase;
 use crate::results::{Ratios, Row, Versus};
 
 /// Width in characters if stdout is no terminal.
@@ -244,7 +245,7 @@ impl<'a> Table<'a> {
             let _ = writeln!(text, "Too narrow for: {}; see --json.", left_out.join(", "));
         }
         for (index, note) in notes.0.iter().enumerate() {
-            let _ = writeln!(text, "({}) {note}", index + 1);
+            let _ = writeln!(text, "({}) {}", index + 1, note.text());
         }
         text
     }
@@ -334,9 +335,9 @@ fn together<'a, K: PartialEq>(
     groups
 }
 
-/// The notes without duplicates; the index is the number.
+/// The notes, those that differ in numbers only as one; the index is the number.
 #[derive(Default)]
-struct Notes<'a>(Vec<&'a str>);
+struct Notes<'a>(Vec<Phrase<'a>>);
 
 impl<'a> Notes<'a> {
     /// The end of a line: whether its rows are valid, and the numbers of their notes.
@@ -344,10 +345,17 @@ impl<'a> Notes<'a> {
         let mut numbers: Vec<usize> = Vec::new();
         let told = line.iter().filter(|entry| with_remarks || !entry.row.valid);
         for note in told.flat_map(|entry| &entry.row.notes) {
-            let place = self.0.iter().position(|known| known == note).unwrap_or_else(|| {
-                self.0.push(note);
-                self.0.len() - 1
-            });
+            let note = Phrase::new(note);
+            let place = match self.0.iter().position(|known| known.is_like(&note)) {
+                Some(place) => {
+                    self.0[place].join(&note);
+                    place
+                }
+                None => {
+                    self.0.push(note);
+                    self.0.len() - 1
+                }
+            };
             if !numbers.contains(&place) {
                 numbers.push(place);
             }
@@ -479,6 +487,10 @@ legend
         let text = render(&rows, 200);
         assert!(text.contains("INVALID (1)\n") && text.contains("INVALID (2)(1)\n"), "{text}");
         assert!(text.ends_with("legend\n(1) it rained\n(2) it froze\n"), "{text}");
+        let numbers =
+            [row("a", 1.0, &["only 7 slices of 20"]), row("b", 1.0, &["only 9 slices of 20"])];
+        let text = render(&numbers, 200);
+        assert!(text.ends_with("legend\n(1) only 7–9 slices of 20\n"), "{text}");
         let heading = |row: &Row| row.workload.clone();
         let table = Table { with_remarks: true, ..Table::new(&rows, columns(), heading, "") };
         let text = table.render(200);

@@ -108,7 +108,7 @@ fn draw(section: &Section, group: &Group<'_>, metric: &Metric, scale: Scale) -> 
             .collect();
         plot.line(*series, &points, Stroke::Solid, true);
         if let Some(knee) = knee(rows) {
-            plot.flag(*series, rate(rows[knee]), of_row(rows[knee]), "knee");
+            plot.flag(*series, rate(knee), of_row(knee), "knee");
         }
     }
     let name = format!("{} against offered load, {}", metric.name, group.label);
@@ -127,9 +127,10 @@ fn line<'a>(group: &Group<'a>, server: &str, metric: &Metric) -> Vec<&'a Row> {
     rows
 }
 
-/// Returns the index of the last row before the knee; `None` if the server has none, or has it at
-/// the first row.
-fn knee(rows: &[&Row]) -> Option<usize> {
+/// Returns the last valid row before the knee; `None` if the server has none, or has it at the
+/// first row.
+fn knee<'a>(rows: &[&'a Row]) -> Option<&'a Row> {
+    let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.valid).collect();
     let first = rows.first()?.latency_us?.p99;
     let gives_way = |row: &&Row| {
         let behind = match (row.throughput, row.request_rate, row.kind) {
@@ -140,5 +141,5 @@ fn knee(rows: &[&Row]) -> Option<usize> {
         };
         behind || row.latency_us.is_some_and(|service| service.p99 > STEEP * first)
     };
-    rows.iter().position(gives_way)?.checked_sub(1)
+    rows.iter().position(gives_way)?.checked_sub(1).map(|last| rows[last])
 }
