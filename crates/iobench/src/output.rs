@@ -29,6 +29,11 @@ pub(crate) fn note(text: &str) {
     STDERR.line(format_args!("iobench: {}", printable(text)));
 }
 
+/// Remarks that an option still works, but not in the next release.
+pub(crate) fn superseded(option: &str, instead: &str) {
+    note(&format!("{option} ends with the next release; write {instead}"));
+}
+
 /// Returns a text in which characters are escaped that a terminal could take for commands. A file
 /// that is read may come from anywhere.
 pub(crate) fn printable(text: &str) -> String {

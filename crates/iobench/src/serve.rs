@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     Limits::raise()?;
     let mut address = arguments.bind;
     if let Some(port) = arguments.port {
+        output::superseded("--port", "--bind PORT or --bind ADDRESS:PORT");
         address.set_port(port);
     }
     let place = ServerLocation { address, interface: arguments.interface.clone() };

@@ -76,7 +76,7 @@ impl Serving {
 
     /// Starts the server with further options of `serve`.
     pub fn start_with(server: &str, more: &[&str]) -> Serving {
-        let arguments = ["serve", "--server", server, "--port", "0"];
+        let arguments = ["serve", "--server", server, "--bind", "0"];
         Serving::start_by(iobench(&[&arguments, more].concat()))
     }
 

@@ -303,7 +303,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", conflicts_with = "server_cpus")]
     pub(crate) cores: Option<usize>,
 
-    /// Address and port, or a port alone for 127.0.0.1; any other address must be written out
+    /// Address and port, or a port alone for 127.0.0.1, 0 for a free one; any other address must be
+    /// written out
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000",
           value_parser = parse_bind)]
     pub(crate) bind: SocketAddr,
@@ -312,8 +313,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub(crate) server_cpus: Option<std::vec::Vec<usize>>,
 
-    /// Port in place of the one in --bind; 0 for a free one
-    #[arg(long, value_name = "PORT")]
+    /// Former way to name a port, until the next release
+    #[arg(long, value_name = "PORT", hide = true)]
     pub(crate) port: Option<u16>,
 
     /// Bytes of a request; without them every byte is sent back as it arrives

@@ -10,7 +10,7 @@ use crate::stack::with_port;
 use crate::sys::limits::listen_backlog;
 use crate::sys::socket::{self, CongestionControl};
 
-const BIND_REMEDY: &str = "choose another address with --bind, or --port 0 for a free port; if the \
+const BIND_REMEDY: &str = "choose another address with --bind, or --bind 0 for a free port; if the \
                            address is in use, `ss -ltnp` names the process that listens there";
 
 /// The kind of listening sockets of a server.

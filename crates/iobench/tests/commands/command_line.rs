@@ -27,7 +27,9 @@ fn files_and_descriptors_that_cannot_be_used_are_refused() {
 fn a_port_in_use_is_named() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = &other.local_addr().unwrap().port().to_string();
-    assert_refused(&["serve", "--server", "epoll", "--port", port], &["bind", port, "--port 0"]);
+    assert_refused(&["serve", "--server", "epoll", "--bind", port], &["bind", port, "--bind 0"]);
+    // The former option still works, and says so.
+    assert_refused(&["serve", "--server", "epoll", "--port", port], &["write --bind PORT", port]);
 }
 
 #[cfg(not(feature = "mpi"))]

@@ -23,7 +23,7 @@ impl Drop for Served {
 /// Starts a server, exchanges a message with it, and returns what it printed until then.
 #[track_caller]
 fn served(command: &mut Command) -> String {
-    command.args(["--port", "0"]).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.args(["--bind", "0"]).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut server = Served(command.spawn().expect("the program starts"));
     let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe"));
     let mut printed = String::new();
@@ -66,7 +66,7 @@ fn servers_named_without_a_driver_use_what_the_machine_permits() {
 fn a_driver_that_is_asked_for_and_barred_is_an_error_with_a_true_remedy() {
     let mut command = server("megapipe");
     testkit::bar_calls(command.env("MEGAPIPE_DRIVER", "uring"), &RING_CALLS);
-    let output = command.args(["--port", "0"]).output().expect("the program starts");
+    let output = command.args(["--bind", "0"]).output().expect("the program starts");
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
     for part in ["create the ring", "ask for the driver epoll or auto"] {

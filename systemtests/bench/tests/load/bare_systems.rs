@@ -18,7 +18,7 @@ fn one_thread_serves_the_clients_of_every_cpu() {
         let mut command = Command::new("unshare");
         let script = "mount -t tmpfs none /proc && mount -t tmpfs none /sys && exec \"$0\" \"$@\"";
         command.args(["--mount", "sh", "-c", script]).arg(program("iobench"));
-        command.args(["serve", "--server", server, "--port", "0"]);
+        command.args(["serve", "--server", server, "--bind", "0"]);
         let serving = Serving::start_by(command);
         for cpu in testkit::allowed_cpus() {
             let address = serving.address.clone();

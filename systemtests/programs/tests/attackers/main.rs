@@ -50,7 +50,7 @@ fn attack_an_echo_server(server: &str) {
     }
     let network = Namespace::new();
     let mut command = Command::new(program("iobench"));
-    command.args(["serve", "--server", server, "--port", "7000", "--cores", "2"]);
+    command.args(["serve", "--server", server, "--bind", "7000", "--cores", "2"]);
     let mut serving = Guard::spawn_in(&network, command);
     await_port(&network, "127.0.0.1", 7000, &mut serving);
     network.run(|| {
@@ -99,7 +99,7 @@ fn tls_proxy_serves_beside_attackers() {
     let network = Namespace::new();
     let identity = tls::Identity::new();
     let mut echoing = Command::new(program("iobench"));
-    echoing.args(["serve", "--server", "epoll", "--port", "7000"]);
+    echoing.args(["serve", "--server", "epoll", "--bind", "7000"]);
     let mut echoing = Guard::spawn_in(&network, echoing);
     await_port(&network, "127.0.0.1", 7000, &mut echoing);
     let mut proxy = Command::new(program("tls-proxy"));

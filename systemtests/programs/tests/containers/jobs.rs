@@ -52,7 +52,7 @@ pub(crate) const JOBS: &[Job] = &[
     },
     Job {
         name: "iobench serve and load",
-        script: "$S $B/iobench serve --server megapipe --port 7000 & \
+        script: "$S $B/iobench serve --server megapipe --bind 7000 & \
                  up 7000; \
                  $C $B/iobench load --connect 127.0.0.1:7000 --connections 8 --duration 200ms; \
                  s=$?; echo status $s; (exit $s) || gone; kill $!; wait $!; echo server $?",
@@ -161,7 +161,7 @@ pub(crate) const MORE: &[Job] = &[
     },
     Job {
         name: "iobench serve, epoll",
-        script: "$S $B/iobench serve --server megapipe-epoll --port 7000 & up 7000; \
+        script: "$S $B/iobench serve --server megapipe-epoll --bind 7000 & up 7000; \
                  exchange 7000 'some bytes' || gone; kill $!; wait $!; echo server $?",
         wanted: &["some bytes", "server 0"],
         in_sandbox: None,
