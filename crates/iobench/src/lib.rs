@@ -7,7 +7,7 @@
 //! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `hosts`,
 //!   `diff`, `report`: the commands of these names. `experiment`: the command `run`.
 //! - `server`: the servers under test behind one trait, and the process that runs one.
-//! - `client`: the closed loop. `open`: the open loop.
+//! - `client`: the closed loop. `open`: the open loop. `load::url`: both over HTTP, on hyper.
 //! - `engine`: rounds, slots, CPU samples and statistics, which all measuring commands share.
 //! - `network`, `path`: delay, loss and rate between clients and servers, and where servers run.
 //! - `stack`: TCP in user space on either side.

@@ -10,6 +10,7 @@ pub(crate) mod open;
 pub(crate) mod programs;
 pub(crate) mod run;
 pub(crate) mod saved;
+pub(crate) mod url;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
+use crate::cli::url::LoadUrlArgs;
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle, parse_message_bytes,
     parse_transactions,
@@ -86,12 +88,18 @@ or when bytes were lost. Notes below the table and in the JSON file name reason 
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
+  iobench load http://127.0.0.1:8080/ --connections 64 --duration 10s
+  iobench load https://localhost:8443/api --rate 2000 --http2 --insecure --expect 200
+  iobench load unix:/run/app.sock:/status --rate 500 --header 'Accept: application/json'
   iobench load --connect 127.0.0.1:7000 --transactions 1 --duration 5s
   iobench load --server epoll --request-bytes 64 --response-bytes 65536
   iobench load --server epoll --request-bytes 41 --response-bytes 128 \\
     --beside 'wrk -t1 -c256 -d{seconds}s http://{address}/'
 
-Requests that are no echo are HTTP, GET / with a query as long as needed, from 35 bytes on. The
+Each answer of a URL has to be like the first one (status, length and digest of the body) or as
+--expect states. A server may end connections that it has kept alive; they are opened again.
+
+Without a URL, requests that are no echo are HTTP, GET / with a query as long as needed, from 35 bytes on. The
 request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual
 free ports. Both clients of --beside are judged by what the server sent and by their CPU time from
 start to end.";
@@ -133,7 +141,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run one server alone, until Ctrl-C.
     Serve(ServeArgs),
-    /// Run the client alone, against a running server or one of iobench's own.
+    /// Run the client alone, against a URL, a running server or one of iobench's own.
     Load(LoadArgs),
     /// Print a log of timestamps that `load --log` wrote, as CSV.
     Log(LogArgs),
@@ -353,11 +361,18 @@ fn serve_help() -> String {
 /// Options of `load`.
 #[derive(Debug, Args)]
 #[command(after_help = LOAD_EXAMPLES)]
-#[command(group(ArgGroup::new("target").args(["connect", "server"]).required(true)))]
+#[command(group(ArgGroup::new("target").args(["connect", "server", "url"]).required(true)))]
 #[command(mut_arg("duration", and("[default: 2s; with --quick 500ms]")))]
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
+#[command(mut_arg("http1", |arg| arg.requires("url")))]
+#[command(mut_arg("http2", |arg| arg.requires("url")))]
+#[command(mut_arg("streams", |arg| arg.requires("url")))]
+#[command(mut_arg("insecure", |arg| arg.requires("url")))]
+#[command(mut_arg("ca", |arg| arg.requires("url")))]
+#[command(mut_arg("headers", |arg| arg.requires("url")))]
+#[command(mut_arg("connections_by", |arg| arg.requires_all(["url", "rate"])))]
 pub(crate) struct LoadArgs {
     /// Address and port of a running server
     #[arg(long, value_name = "ADDRESS")]
@@ -394,6 +409,9 @@ pub(crate) struct LoadArgs {
     /// Concurrent connections, over all client threads
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
     pub(crate) connections: usize,
+
+    #[command(flatten)]
+    pub(crate) http: LoadUrlArgs,
 
     #[command(flatten)]
     pub(crate) open: OpenArgs,

@@ -1,11 +1,12 @@
-//! `iobench load`: runs the client alone, against any server with answers of a constant size, or
-//! against one of iobench's servers in a process and on a CPU of its own, optionally beside another
-//! client.
+//! `iobench load`: runs the client alone, against a URL, against any server with answers of a
+//! constant size, or against one of iobench's servers in a process and on a CPU of its own,
+//! optionally beside another client.
 
 mod beside;
 pub(crate) mod external;
 mod open;
 mod target;
+pub(crate) mod url;
 
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
@@ -85,6 +86,9 @@ impl Report {
 
 /// Loads the server and prints the result; true if every row is valid.
 pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
+    if let Some(url) = &arguments.http.url {
+        return url::run(arguments, url);
+    }
     if let Some(rate) = arguments.open.rate {
         return open::run(arguments, rate);
     }
@@ -178,7 +182,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     let side = server.map(|server| server.side(&target.server_cpus));
     let mut sampler = Sampler::new(&target.client, &clients.thread_ids(), side.as_ref())?;
     let total_ns = workload.slicing.total_ns();
-    let borders = Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS));
+    let borders = borders(total_ns);
     clients.begin_slot(Order::new(target.address, target.server.is_some()));
     warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
@@ -203,6 +207,11 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
         disturbance: disturbance(&seen, sampler.sides()),
     };
     evaluate(arguments, target, &tallies, &watched)
+}
+
+/// Divides the measured time into slices that are judged for disturbance.
+fn borders(total_ns: u64) -> Slicing {
+    Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS))
 }
 
 /// What the samplers found in a measurement.

@@ -84,7 +84,8 @@ fn headline(plan: &OpenPlan) -> String {
     }
 }
 
-fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
+/// Returns the course of the run.
+pub(super) fn course(arguments: &LoadArgs, rate: f64) -> Result<Course> {
     if !(1.0..=MOST_RATE).contains(&rate) {
         return Err(Error::setup(
             format!("{rate} requests per second are out of range"),
@@ -92,18 +93,22 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
         ));
     }
     let ns = |duration: Duration| duration.as_nanos() as u64;
+    Ok(Course {
+        rate,
+        growth_ns: ns(arguments.open.growth),
+        steady_ns: ns(arguments.open.steady),
+        measure_ns: ns(arguments.duration()),
+    })
+}
+
+fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     Ok(OpenPlan {
-        course: Course {
-            rate,
-            growth_ns: ns(arguments.open.growth),
-            steady_ns: ns(arguments.open.steady),
-            measure_ns: ns(arguments.duration()),
-        },
+        course: course(arguments, rate)?,
         arrivals: arguments.open.arrivals,
         exchange: exchange(arguments),
         connections: arguments.connections,
         churn: (arguments.transactions > 0).then_some(arguments.transactions),
-        timeout_ns: ns(arguments.open.timeout),
+        timeout_ns: arguments.open.timeout.as_nanos() as u64,
         generators: place(&target.client.cpus, rate, arguments.open.generators)?,
         client: target.client.clone(),
         own_server: target.server.is_some(),

@@ -16,13 +16,14 @@ pub(crate) mod log;
 pub(crate) mod outcome;
 pub(crate) mod phases;
 mod receiver;
-mod record;
+pub(crate) mod record;
 mod reopen;
 mod reply;
 mod sender;
 mod summary;
 pub(crate) mod terminal;
 mod threads;
+pub(crate) mod timeline;
 mod timestamps;
 pub(crate) mod verdict;
 
@@ -98,6 +99,9 @@ pub(crate) struct Numbering {
 }
 
 impl Numbering {
+    /// For a generator whose own numbers are those among all connections.
+    pub(crate) const ALONE: Numbering = Numbering { generator: 0, generators: 1 };
+
     /// Returns the number among all connections of a generator's own connection.
     pub(crate) fn of(self, own: usize) -> usize {
         own * self.generators + self.generator

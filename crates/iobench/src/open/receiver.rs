@@ -282,7 +282,7 @@ mod tests {
         let exchange = Exchange { request_bytes: 2, response_bytes: 1 };
         let course = Course { rate: 1.0, growth_ns: 0, steady_ns: 0, measure_ns: 60_000_000_000 };
         let shared = Shared::new(InFlight::new(1, 16));
-        let numbering = Numbering { generator: 0, generators: 1 };
+        let numbering = Numbering::ALONE;
         let record = || ReceiveRecord::new(course, 0, u64::MAX, LogTap::new(None, numbering));
         let template = Template::of_ours(exchange);
         let mut thread = ReceiveThread {

@@ -213,7 +213,7 @@ pub(crate) struct ReceiveRecord {
     pub(crate) faults: Faults,
     /// Connections that ended and were opened again.
     pub(crate) reopened: u64,
-    /// `scheduled` and `refused` stay zero: they are the sender's.
+    /// `scheduled` stays zero: it is the sender's.
     pub(crate) accounts: Accounts,
     /// Answers that arrived in the measured period, whenever they were scheduled.
     pub(crate) answers: u64,
@@ -305,5 +305,12 @@ impl ReceiveRecord {
         }
         let outcome = if ended { Outcome::Reset } else { Outcome::Lost };
         self.log.push_due(due, 0, outcome, phase);
+    }
+
+    /// Records a request that got no connection to be sent on.
+    pub(crate) fn unsent(&mut self, due: Due) {
+        let phase = self.phase(due.intended_ns);
+        self.accounts.refused += u64::from(phase == Phase::Measure);
+        self.log.push_due(due, 0, Outcome::Refused, phase);
     }
 }

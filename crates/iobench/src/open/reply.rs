@@ -213,7 +213,7 @@ mod tests {
 
     fn dialogue(request_bytes: usize, response_bytes: usize) -> Dialogue {
         let exchange = Exchange { request_bytes, response_bytes };
-        let alone = Numbering { generator: 0, generators: 1 };
+        let alone = Numbering::ALONE;
         Dialogue::new(exchange, &Template::of_ours(exchange), 7, alone)
     }
 

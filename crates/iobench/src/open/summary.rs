@@ -6,7 +6,8 @@ use crate::open::churn::ChurnConnections;
 use crate::open::gauge::{Gauge, Reading, ServerUse};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Phase;
-use crate::open::record::{Bin, Bins, Faults, ReceiveRecord, SendRecord};
+use crate::open::record::{Bins, Faults, ReceiveRecord, SendRecord};
+use crate::open::timeline::timeline;
 use crate::open::verdict::{Evidence, gap, unanswered};
 use crate::open::{Load, Prepared};
 use crate::results::{Accounts, Moment};
@@ -203,33 +204,10 @@ impl Summary<'_> {
             due.merge(&records.send.bins);
             came.merge(&records.receive.bins);
         }
-        let mut from_ns = 0;
-        let mut moments = Vec::with_capacity(due.bins.len());
-        for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
-            let to_ns = due.end_of(number);
-            if self.start_ns + from_ns >= self.end_ns {
-                break;
-            }
-            let seconds = (to_ns - from_ns) as f64 / 1e9;
-            let quantile = |bin: &Bin, quantile| {
-                let times = &bin.times;
-                (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
-            };
-            moments.push(Moment {
-                t_s: to_ns as f64 / 1e9,
-                phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
-                connections: plan.connections,
-                offered_rate: due_bin.count as f64 / seconds,
-                throughput: came_bin.count as f64 / seconds,
-                send_lag_p50_us: quantile(due_bin, 0.5),
-                send_lag_p99_us: quantile(due_bin, 0.99),
-                service_p50_us: quantile(came_bin, 0.5),
-                service_p99_us: quantile(came_bin, 0.99),
-                server_busy: self.busy_between(from_ns, to_ns),
-            });
-            from_ns = to_ns;
-        }
-        moments
+        let length_ns = self.end_ns.saturating_sub(self.start_ns);
+        timeline(&plan.course, &due, &came, plan.connections, length_ns, |from_ns, to_ns| {
+            self.busy_between(from_ns, to_ns)
+        })
     }
 
     /// Busy share of the server's CPUs between two borders.
