@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::figures::{Times, new_times};
-use crate::load::url::answer::{Expected, Failures, Fate};
+use crate::load::url::answer::{Expected, Failure, Failures, Fate};
 use crate::load::url::connection::{Counters, Links, Server, Slot, Totals};
 use crate::load::url::request::Template;
 use crate::sys::clock::now_ns;
@@ -91,6 +91,22 @@ impl Record {
         }
     }
 
+    /// Records an exchange, with its latency if it ended in the measured time. Returns whether it
+    /// had no connection.
+    fn count(&mut self, checked: Result<(), Failure>, latency_ns: Option<u64>) -> bool {
+        let Err(failure) = checked else {
+            self.exchanges += 1;
+            if let Some(latency_ns) = latency_ns {
+                self.answers += 1;
+                self.latencies.saturating_record(latency_ns);
+            }
+            return false;
+        };
+        let unsent = failure.fate() == Fate::Unsent;
+        self.failures.count(failure);
+        unsent
+    }
+
     pub(crate) fn add(&mut self, other: &Record) {
         self.answers += other.answers;
         // All histograms have the same bounds, so this cannot fail.
@@ -153,23 +169,10 @@ async fn exchange(thread: Rc<Thread>, mut slot: Slot, place: usize) {
         if control.is_over(ended_ns) {
             return;
         }
-        let mut record = thread.record.borrow_mut();
-        match checked {
-            Ok(()) => {
-                record.exchanges += 1;
-                if ended_ns >= control.from_ns.load(Ordering::Acquire) {
-                    record.answers += 1;
-                    record.latencies.saturating_record(ended_ns - begun_ns);
-                }
-            }
-            Err(failure) => {
-                let unsent = failure.fate() == Fate::Unsent;
-                record.failures.count(failure);
-                drop(record);
-                if unsent {
-                    sleep(RETRY).await;
-                }
-            }
+        let measured = ended_ns >= control.from_ns.load(Ordering::Acquire);
+        let latency_ns = measured.then(|| ended_ns - begun_ns);
+        if thread.record.borrow_mut().count(checked, latency_ns) {
+            sleep(RETRY).await;
         }
     }
 }
