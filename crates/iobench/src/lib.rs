@@ -5,7 +5,7 @@
 //!
 //! - `cli`: the command line. `manual`: shell completions and manual pages made of it.
 //! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `hosts`,
-//!   `diff`, `report`: the commands of these names. `experiment`: the command `run`.
+//!   `diff`, `replay`, `report`: the commands of these names. `experiment`: the command `run`.
 //! - `server`: the servers under test behind one trait, and the process that runs one.
 //! - `client`: the closed loop. `open`: the open loop. `load::url`: both over HTTP, on hyper.
 //! - `engine`: rounds, slots, CPU samples and statistics, which all measuring commands share.
@@ -41,6 +41,7 @@ mod output;
 mod path;
 mod programs;
 mod random;
+mod replay;
 mod report;
 mod results;
 mod serve;
@@ -81,6 +82,8 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => load::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
+        Command::GenerateLog(arguments) => replay::generate::run(arguments).map(|()| true),
         Command::Log(arguments) => {
             open::log::export(&arguments.file, arguments.header).map(|()| true)
         }

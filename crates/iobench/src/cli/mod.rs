@@ -8,6 +8,7 @@ pub(crate) mod ipc;
 pub(crate) mod measure;
 pub(crate) mod open;
 pub(crate) mod programs;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod saved;
 pub(crate) mod url;
@@ -27,6 +28,7 @@ use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
+use crate::cli::replay::{GenerateArgs, ReplayArgs};
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
 use crate::cli::url::LoadUrlArgs;
@@ -99,10 +101,10 @@ Examples:
 Each answer of a URL has to be like the first one (status, length and digest of the body) or as
 --expect states. A server may end connections that it has kept alive; they are opened again.
 
-Without a URL, requests that are no echo are HTTP, GET / with a query as long as needed, from 35 bytes on. The
-request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual
-free ports. Both clients of --beside are judged by what the server sent and by their CPU time from
-start to end.";
+Without a URL, requests that are no echo are HTTP, GET / with a query as long as needed, from 35
+bytes on. The request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41
+for the usual free ports. Both clients of --beside are judged by what the server sent and by their
+CPU time from start to end.";
 
 const SERVE_EXAMPLES: &str = "
 Examples:
@@ -143,6 +145,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Run the client alone, against a URL, a running server or one of iobench's own.
     Load(LoadArgs),
+    /// Send the requests of an access log at its times to a URL.
+    Replay(ReplayArgs),
+    /// Write a synthetic access log, with popular paths and bursts, to standard output.
+    GenerateLog(GenerateArgs),
     /// Print a log of timestamps that `load --log` wrote, as CSV.
     Log(LogArgs),
     /// Report what this machine offers the channel, which driver it gets, and what to improve.
@@ -175,6 +181,7 @@ impl Command {
             Command::Programs(arguments) => &arguments.measure,
             Command::Run(arguments) => &arguments.measure,
             Command::Load(arguments) => &arguments.measure,
+            Command::Replay(arguments) => return arguments.output.strict,
             // The exit status of `diff` is its result; the other commands have no result that can
             // be invalid.
             _ => return true,

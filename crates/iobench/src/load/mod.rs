@@ -42,6 +42,8 @@ const BORDER_NS: u64 = 100_000_000;
 /// If a client thread is busier than this, the client may have limited the result.
 const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
+/// The command's name in result documents.
+const NAME: &str = "load";
 
 /// The client's results.
 struct Outcome {
@@ -53,24 +55,31 @@ struct Outcome {
 }
 
 /// The results of a run, for the user and for the file.
-struct Report {
+pub(crate) struct Report {
+    /// The command.
+    pub(crate) name: &'static str,
     /// Text for the user.
-    text: String,
-    title: String,
+    pub(crate) text: String,
+    pub(crate) title: String,
     /// Settings that the rows do not contain.
-    settings: String,
+    pub(crate) settings: String,
     /// The rows; the baseline's comes first.
-    rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
     /// Prints the text and writes the result file; true if every row is valid.
-    fn publish(self, environment: Environment, begun_ns: u64, files: ResultFiles) -> Result<bool> {
+    pub(crate) fn publish(
+        self,
+        environment: Environment,
+        begun_ns: u64,
+        files: ResultFiles,
+    ) -> Result<bool> {
         let driver =
             environment.driver.as_ref().map_or_else(String::new, |driver| format!("{driver}\n"));
         let valid = self.rows.iter().all(|row| row.valid);
         let experiment = ExperimentRecord {
-            name: "load".to_owned(),
+            name: self.name.to_owned(),
             title: self.title,
             source: None,
             scale: "default".to_owned(),
@@ -118,6 +127,7 @@ fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {
     let outcome = measure(arguments, &target, signals)?;
     let headline = format!("closed loop on {} connections", arguments.connections);
     Ok(Report {
+        name: NAME,
         text: format!("{}: {headline}: {}", target.address, describe(&outcome)),
         title: format!("{}: {headline}", target.name),
         settings: format!("closed loop, measured {:?}\n", arguments.duration()),
@@ -131,6 +141,7 @@ fn beside(arguments: &LoadArgs, command: &str, seed: u64, signals: &Signals) -> 
     let server = arguments.server.as_deref().unwrap_or_default();
     let text = beside::table(&rows, server).to_string();
     Ok(Report {
+        name: NAME,
         text,
         title: format!("Clients of {server}"),
         settings: format!("server {server}, its clients iobench load and `{command}`\n"),

@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     drop(terminal);
     let (address, headline, told) = (target.address, headline(&plan), describe(&outcome));
     let report = Report {
+        name: super::NAME,
         text: format!("timestamps: {clock}\n{address}: {headline}\n{told}"),
         title: format!("{}: {headline}", target.name),
         settings: settings(arguments),

@@ -128,6 +128,7 @@ pub(crate) fn run(arguments: &LoadArgs, url: &Url) -> Result<bool> {
     target.remarks.iter().for_each(|remark| output::note(remark));
     let Outcome { headline, text, row } = measure(arguments, &target, seed, &signals)?;
     let report = Report {
+        name: super::NAME,
         text: format!("{}\n{}: {headline}: {text}", target.first, target.url),
         title: format!("{}: {headline}", target.url),
         settings: format!("{headline}, measured {:?}\n{}\n", arguments.duration(), target.first),
@@ -252,6 +253,6 @@ fn learn(
 }
 
 #[cfg(test)]
-mod test_server;
+pub(crate) mod test_server;
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ use super::connection::{HTTP1, HTTP2, LocalExecutor};
 use super::threads::runtime;
 
 /// A body in pieces.
-pub(super) struct Body {
+pub(crate) struct Body {
     pieces: VecDeque<Bytes>,
     /// The length is told in advance.
     told: bool,
@@ -59,35 +59,35 @@ impl hyper::body::Body for Body {
 }
 
 /// A request, and how many came before it.
-pub(super) struct Seen {
-    pub(super) path: String,
+pub(crate) struct Seen {
+    pub(crate) path: String,
     /// To the server.
-    pub(super) before: u64,
+    pub(crate) before: u64,
     /// On the connection.
-    pub(super) on_connection: u64,
+    pub(crate) on_connection: u64,
 }
 
 /// Returns an answer of status 200.
-pub(super) fn ok(body: &'static str) -> Response<Body> {
+pub(crate) fn ok(body: &'static str) -> Response<Body> {
     let pieces = VecDeque::from([Bytes::from_static(body.as_bytes())]);
     Response::new(Body { pieces, told: true })
 }
 
 /// Returns an answer in chunks, whose length is not told in advance.
-pub(super) fn in_chunks(chunks: &[&'static str]) -> Response<Body> {
+pub(crate) fn in_chunks(chunks: &[&'static str]) -> Response<Body> {
     let pieces = chunks.iter().map(|chunk| Bytes::from_static(chunk.as_bytes())).collect();
     Response::new(Body { pieces, told: false })
 }
 
 /// Returns an answer of another status.
-pub(super) fn status(status: u16, body: &'static str) -> Response<Body> {
+pub(crate) fn status(status: u16, body: &'static str) -> Response<Body> {
     let mut response = ok(body);
     *response.status_mut() = status.try_into().expect("a status");
     response
 }
 
 /// Returns an answer with one more header.
-pub(super) fn with(
+pub(crate) fn with(
     mut response: Response<Body>,
     name: &'static str,
     value: &str,
@@ -106,14 +106,14 @@ struct Server {
 }
 
 /// Starts a server of HTTP/1.1 that runs as long as the test; returns its URL.
-pub(super) fn serve(
+pub(crate) fn serve(
     answer: impl Fn(&Seen) -> Option<Response<Body>> + Send + Sync + 'static,
 ) -> String {
     start(Version::Http1, None, false, answer)
 }
 
 /// Starts a server of HTTP/1.1 on a UNIX socket.
-pub(super) fn serve_on(
+pub(crate) fn serve_on(
     socket: &Path,
     answer: impl Fn(&Seen) -> Option<Response<Body>> + Send + Sync + 'static,
 ) -> String {
@@ -121,7 +121,7 @@ pub(super) fn serve_on(
 }
 
 /// Starts a server that speaks one version, with or without TLS.
-pub(super) fn serve_version(
+pub(crate) fn serve_version(
     version: Version,
     tls: bool,
     answer: impl Fn(&Seen) -> Option<Response<Body>> + Send + Sync + 'static,
