@@ -105,7 +105,10 @@ fn differential(root: &Path, seconds: u64) -> Result<Vec<Job>, String> {
 /// all parts, and `RUSTC_BOOTSTRAP` permits the unstable flag, as in the sanitizer's steps.
 fn coverage_guided(root: &Path, seconds: u64, names: &[String]) -> Result<Vec<Job>, String> {
     let words = "build --package fuzz-targets --bins --features fuzz-targets/libfuzzer --locked";
+    // Optimization takes more time than it saves in a short run.
+    let level = if seconds < SEARCH_SECONDS { "0" } else { "1" };
     let build = Cargo::new(words)
+        .with("CARGO_PROFILE_FUZZ_OPT_LEVEL", level)
         .and("--profile=fuzz")
         .and("--target")
         .and(&host_triple()?)

@@ -28,6 +28,9 @@ pub(crate) struct Step {
     pub(crate) work: Work,
 }
 
+/// The steps of a level. Those of a group share lanes; the groups follow one another.
+pub(crate) type Groups = Vec<Vec<Step>>;
+
 /// The work of a step.
 pub(crate) enum Work {
     /// Command lines of cargo or `cargo xtask`, one after the other.
@@ -76,7 +79,7 @@ impl<'a> Run<'a> {
     /// Runs the groups one after the other, all of them even if a step fails; returns whether none
     /// has failed so far. The steps of a group share the lanes: they measure no time, and change
     /// nothing that the others use.
-    pub(crate) fn all(&self, groups: Vec<Vec<Step>>) -> Result<bool, String> {
+    pub(crate) fn all(&self, groups: Groups) -> Result<bool, String> {
         for group in groups {
             let lanes = LANES.min(group.len());
             let steps = Mutex::new(VecDeque::from(group));

@@ -3,7 +3,7 @@
 use crate::cargo::Cargo;
 use crate::level::Row;
 use crate::programs;
-use crate::runner::{Step, Work};
+use crate::runner::{Groups, Step, Work};
 
 /// Further runs of test programs in the second level.
 const ROWS: &[Row] = &[
@@ -25,16 +25,15 @@ const ROWS: &[Row] = &[
 const MPI: &str = "iobench/mpi,systemtests-bench/mpi";
 const MPI_ROWS: &[Row] = &[Row { program: "systemtests-bench/mpi", variables: &[], filter: &[] }];
 
-/// The first level: what every change must pass; it needs no privilege and no packages. The steps
-/// of a group run at the same time.
-pub(crate) fn first() -> Vec<Vec<Step>> {
+/// The first level: what every change must pass; it needs no privilege and no packages.
+pub(crate) fn first() -> Groups {
     let build = Cargo::new(programs::FIRST);
     let tests = Work::Tests { build, packages: |package| !programs::is_second(package), rows: &[] };
     vec![vec![step("format", &["fmt --all --check"])], vec![Step { name: "tests", work: tests }]]
 }
 
 /// The second level: what needs root, packages, other programs, or other builds.
-pub(crate) fn second() -> Vec<Vec<Step>> {
+pub(crate) fn second() -> Groups {
     let system =
         Work::Tests { build: Cargo::new(programs::ALL), packages: programs::is_second, rows: ROWS };
     let with_mpi = format!("{},{MPI}", programs::ALL);

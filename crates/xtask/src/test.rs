@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::runner::{Options, Run, Step};
+use crate::runner::{Groups, Options, Run};
 use crate::steps;
 use crate::tally::Tally;
 
@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
 }
 
 /// Returns the steps of both levels, or the chosen step.
-fn chosen(name: Option<&str>) -> Result<(Vec<Vec<Step>>, Vec<Vec<Step>>), String> {
+fn chosen(name: Option<&str>) -> Result<(Groups, Groups), String> {
     let (mut first, mut second) = (steps::first(), steps::second());
     if let Some(name) = name {
         first
