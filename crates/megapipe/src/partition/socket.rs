@@ -54,8 +54,8 @@ pub(super) fn is_reuseport(socket: BorrowedFd<'_>) -> Result<bool, ListenerError
         .map_err(ListenerError::setup("getsockopt(SO_REUSEPORT)", UNEXPECTED))
 }
 
-const REUSEPORT_REMEDY: &str = "allow the option in the sandbox, which gives each channel an accept \
-                                queue of its own";
+const REUSEPORT_REMEDY: &str = "allow the option in the sandbox, which gives each channel an \
+                                accept queue of its own";
 
 pub(super) fn set_reuseport(socket: BorrowedFd<'_>, on: bool) -> Result<(), ListenerError> {
     set_number(socket, SOL_SOCKET, libc::SO_REUSEPORT, on.into())

@@ -73,10 +73,11 @@ const OTHER: &str = "use the epoll driver";
 
 /// Returns the reason why a ring could not be set up, and the remedy.
 ///
-/// `call` is the system call that failed, such as `io_uring_setup`, and `error` its error. The cause and the remedy form one sentence with a
-/// semicolon between them: "io_uring is disabled: sysctl kernel.io_uring_disabled is 2; set it to 0
-/// or use the epoll driver". Reads a few files below `/proc`; if these do not show which of several
-/// causes of `EPERM` it was, names seccomp by exclusion.
+/// `call` is the system call that failed, such as `io_uring_setup`, and `error` its error. The
+/// cause and the remedy form one sentence with a semicolon between them: "io_uring is disabled:
+/// sysctl kernel.io_uring_disabled is 2; set it to 0 or use the epoll driver". Reads a few files
+/// below `/proc`; if these do not show which of several causes of `EPERM` it was, names seccomp by
+/// exclusion.
 pub fn ring_error_advice(call: &str, error: &io::Error) -> (String, &'static str) {
     advice(call, error, &Surroundings::read())
 }

@@ -13,8 +13,8 @@
 use super::entries::{self, get_option};
 use super::features::{Feature, Lacks, is_unknown};
 use super::objects::Nature;
+use super::refusal::FailedCall;
 use super::ring::{Entered, Ring, WaitLimits};
-use super::setup::FailedCall;
 use super::{FORGOTTEN_TAG, RETRY_PAUSE};
 use crate::driver::{NO_OFFSET, Operation};
 use crate::source::Timer;

@@ -10,6 +10,7 @@ mod linger;
 mod locked;
 mod messages;
 mod objects;
+mod refusal;
 mod restrictions;
 mod ring;
 mod setup;
@@ -42,7 +43,8 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::locked::{locked_bytes, try_to_lock};
-pub(crate) use self::setup::{FailedCall, Refusal, survey};
+pub(crate) use self::refusal::{FailedCall, Refusal};
+pub(crate) use self::setup::survey;
 
 /// The tag of requests that complete only if they fail; that failure does not matter.
 const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;

@@ -3,49 +3,14 @@
 
 use super::attempts::attempt;
 use super::buffers::BufferRing;
-use super::features::{Feature, Lack, Lacks};
+use super::features::{Feature, Lacks};
+use super::refusal::FailedCall;
 use super::ring::Ring;
 use super::{LARGE_GROUP, SMALL_GROUP};
 use crate::config::{BufferClass, Config};
 use crate::driver::Pools;
 use crate::sys::{Mapping, check};
 use std::io;
-
-/// The reason why there is no io_uring driver.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// A call failed; the caller decides whether it means that io_uring is unavailable.
-    Failed(FailedCall),
-    /// The kernel lacks a feature that cannot be replaced.
-    Lacks(Lack),
-}
-
-impl From<FailedCall> for Refusal {
-    fn from(failed: FailedCall) -> Refusal {
-        Refusal::Failed(failed)
-    }
-}
-
-/// A system call that failed while a ring was set up.
-#[derive(Debug)]
-pub(crate) struct FailedCall {
-    pub(crate) call: &'static str,
-    pub(crate) source: io::Error,
-}
-
-impl FailedCall {
-    /// Returns a function for `map_err`.
-    pub(crate) fn of(call: &'static str) -> impl Fn(io::Error) -> FailedCall + Copy {
-        move |source| FailedCall { call, source }
-    }
-}
-
-/// Names the call that failed when a ring was created: it gives the ring's memory advice, too.
-fn creating(source: io::Error) -> FailedCall {
-    let advised = Mapping::anonymous(1).and_then(|memory| memory.advise(libc::MADV_DONTFORK));
-    let is_advice = advised.is_err_and(|error| error.raw_os_error() == source.raw_os_error());
-    FailedCall::of(if is_advice { "madvise" } else { "io_uring_setup" })(source)
-}
 
 /// The parts of a driver. The ring is dropped first: the kernel must release the buffers before
 /// they are unmapped.
@@ -83,6 +48,13 @@ impl Parts {
         ring.system_calls = 0;
         Ok(Parts { ring, buffers, places, lacks })
     }
+}
+
+/// Names the call that failed when a ring was created: it gives the ring's memory advice, too.
+fn creating(source: io::Error) -> FailedCall {
+    let advised = Mapping::anonymous(1).and_then(|memory| memory.advise(libc::MADV_DONTFORK));
+    let is_advice = advised.is_err_and(|error| error.raw_os_error() == source.raw_os_error());
+    FailedCall::of(if is_advice { "madvise" } else { "io_uring_setup" })(source)
 }
 
 /// Finds the features that the kernel lacks, on a ring that it then closes.
