@@ -25,6 +25,10 @@ compile_error!(
     "MegaPipe needs Linux with glibc and 64 bits; use a target such as x86_64-unknown-linux-gnu"
 );
 
+/// Where counters begin that wrap in the course of time: at 0 or, with debug assertions, three
+/// before the wrap of any integer that it is cast to. So tests reach what else happens after years.
+pub const START: u64 = if cfg!(debug_assertions) { u64::MAX - 2 } else { 0 };
+
 /// Returns whether a system call that some kernels lack is not available: they, and filters that do
 /// not know it, refuse it with one of these numbers. The caller falls back to an older call, which
 /// reports what is wrong with arguments.

@@ -34,7 +34,10 @@ impl<T> UnsafeCell<T> {
 #[repr(align(128))]
 struct Index(AtomicUsize);
 
-/// Indices only increase; the slot is the index modulo the size, a power of two.
+/// The first index, which is not 0 in tests.
+const START: usize = sys::START as usize;
+
+/// Indices only increase, until they wrap; the slot is the index modulo the size, a power of two.
 #[derive(Debug)]
 struct Shared<T> {
     /// Slots that the producer has published.
@@ -79,13 +82,18 @@ pub(crate) struct Consumer<T> {
 pub(crate) fn ring<T: Default>(slots: usize) -> (Producer<T>, Consumer<T>) {
     let slots = slots.max(2).next_power_of_two();
     let shared = Arc::new(Shared {
-        tail: Index(AtomicUsize::new(0)),
-        head: Index(AtomicUsize::new(0)),
+        tail: Index(AtomicUsize::new(START)),
+        head: Index(AtomicUsize::new(START)),
         slots: (0..slots).map(|_| UnsafeCell::new(T::default())).collect(),
     });
-    let producer =
-        Producer { shared: Arc::clone(&shared), next: 0, published: 0, head: 0, reclaimed: 0 };
-    (producer, Consumer { shared, next: 0, released: 0, tail: 0 })
+    let producer = Producer {
+        shared: Arc::clone(&shared),
+        next: START,
+        published: START,
+        head: START,
+        reclaimed: START,
+    };
+    (producer, Consumer { shared, next: START, released: START, tail: START })
 }
 
 impl<T> Shared<T> {
