@@ -28,13 +28,13 @@
  * not read makes a worker hold these two, and memcached does not read its next requests. */
 #define MEGAPIPE_COLLECTED_MAX_BYTES (8 * 1024)
 
-/* Receives in a row that memcached has read at once until the connection receives repeatedly.
+/* Receives in a row whose requests memcached handled at once until the connection receives repeatedly.
  * Before, it receives one buffer at a time: a repeated receive takes all that a client has sent,
  * which a worker would keep for a client that does not read the answers. */
 #define MEGAPIPE_CALM_MAX 7
 
 /* Size of the channel's large buffers, one of which a client may leave unread. */
-#define MEGAPIPE_LARGE_BUFFER_BYTES (16 * 1024)
+#define MEGAPIPE_LARGE_BUFFER_BYTES (32 * 1024)
 
 /* How long the peer of a connection that memcached has closed may take none of the last answers. */
 #define MEGAPIPE_LAST_WORDS_MS 20000
@@ -97,7 +97,8 @@ struct megapipe_connection {
     bool receiving : 1;    /* a receive is filed */
     bool stopping : 1;     /* that receive has been cancelled */
     bool ended : 1;        /* no more data will come: end of stream, or receive_error */
-    unsigned calm : 3;     /* receives in a row that memcached has read at once */
+    bool repeats : 1;      /* the filed receive is a repeated one */
+    unsigned calm : 3;     /* receives in a row whose requests were handled at once */
     bool nonblocking : 1;
     atomic_bool close_asked; /* a side thread that borrowed it wants it closed */
 };

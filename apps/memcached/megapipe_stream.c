@@ -126,7 +126,8 @@ bool megapipe_pending(const struct megapipe_connection *connection) {
 }
 
 int megapipe_receive(struct megapipe_connection *connection) {
-    if (mp_recv(connection->handle, connection->calm == MEGAPIPE_CALM_MAX ? MP_REPEAT : 0) == -1)
+    connection->repeats = connection->calm == MEGAPIPE_CALM_MAX;
+    if (mp_recv(connection->handle, connection->repeats ? MP_REPEAT : 0) == -1)
         return -1;
     connection->receiving = true;
     connection->stopping = false;
@@ -209,14 +210,15 @@ void megapipe_keep_received(struct megapipe_connection *connection) {
 
 /* Continues to receive unless bytes wait to be read, and stops while some do. */
 void megapipe_balance_received(struct megapipe_connection *connection) {
-    if (backlog_bytes(connection) == 0)
-        connection->calm += connection->calm < MEGAPIPE_CALM_MAX;
-    else
+    if (backlog_bytes(connection) != 0 || connection->c->rbytes != 0)
         connection->calm = 0;
+    else if (connection->calm < MEGAPIPE_CALM_MAX)
+        connection->calm++;
     if (!megapipe_pending(connection) && !connection->receiving
         && megapipe_receive(connection) == -1)
         megapipe_complain("cannot receive");
-    if (connection->calm == 0 && connection->receiving && !connection->stopping)
+    if (connection->calm == 0 && connection->receiving && connection->repeats
+        && !connection->stopping)
         connection->stopping = mp_cancel(connection->handle, MP_IN) == 0;
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use systemtests_programs::stalled::held_for_each;
+use systemtests_programs::stalled::{allowed_for_each, held_for_each};
 use testkit::{allowed_cpus, eventually, pin};
 
 fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
@@ -426,7 +426,7 @@ fn stalled_clients_cost_little_more_than_in_the_unmodified_server() {
         for driver in DRIVERS {
             let bytes = held(Server::start(driver, &options), &request);
             println!("{driver} {key}: {bytes} bytes for each client, unmodified {stock}");
-            let most = 2 * stock + 65_536;
+            let most = allowed_for_each(stock, CLIENTS);
             assert!(bytes <= most, "{driver} {key}: {bytes} bytes, unmodified {stock}");
         }
     }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::thread;
 use systemtests_programs::nginx::{Nginx, Setup};
-use systemtests_programs::stalled::held_for_each;
+use systemtests_programs::stalled::{allowed_for_each, held_for_each};
 
 /// Kinds of answers: the location's name and directives. `events` streams small events.
 const KINDS: [(&str, &str); 12] = [
@@ -25,10 +25,7 @@ const KINDS: [(&str, &str); 12] = [
     ("events", "proxy_buffering off; proxy_pass http://{events}/;"),
 ];
 
-const CLIENTS: usize = 24;
-
-/// Bytes above twice the memory of stock nginx.
-const MARGIN: u64 = 65_536;
+const CLIENTS: usize = 48;
 
 /// Answers each request by events without an end, until the connection is closed.
 fn stream_events() -> String {
@@ -71,7 +68,7 @@ fn stalled_clients_cost_little_more_than_in_stock_nginx(events: &str) {
     for (kind, stock) in KINDS.into_iter().zip(STOCK.iter()) {
         let bytes = held(true, events, kind);
         println!("{events} {}: {bytes} bytes for each client, stock {stock}", kind.0);
-        if bytes > 2 * stock + MARGIN {
+        if bytes > allowed_for_each(*stock, CLIENTS) {
             writeln!(too_much, "{}: {bytes} bytes for each client, stock {stock}", kind.0).unwrap();
         }
     }
