@@ -119,9 +119,9 @@ pub struct Config {
     pub max_connections: u32,
     /// Maximum number of lightweight sockets in the io_uring driver, connected ones included, if
     /// they are entries of the ring's file table (Linux 6.8 or later; otherwise they are
-    /// descriptors, which this setting does not limit). The kernel counts them against `RLIMIT_NOFILE`; the channel reduces the
-    /// number to that limit. Further connections wait in the accept queue until a lightweight
-    /// socket is closed; the channel reports this once as
+    /// descriptors, which this setting does not limit). The kernel counts them against
+    /// `RLIMIT_NOFILE`; the channel reduces the number to that limit. Further connections wait in
+    /// the accept queue until a lightweight socket is closed; the channel reports this once as
     /// [`TooManyLightweight`](crate::TooManyLightweight). With fewer than 512 free entries, or a
     /// quarter of a number from 2,048 to 16,384 (4,096 at most), connections are accepted one by
     /// one, which costs an operation for each. Default: 131,072.

@@ -54,8 +54,8 @@ impl Arguments {
         self.bytes.as_mut_ptr()
     }
 
-    /// Returns the operations of the trait, which fail with `EBADF` if the kernel supports them. The
-    /// shutdown and the sync follow on a request that fails at once.
+    /// Returns the operations of the trait, which fail with `EBADF` if the kernel supports them.
+    /// The shutdown and the sync follow on a request that fails at once.
     fn operations(&mut self) -> [(Feature, Nature, Operation); 21] {
         use Nature::{File, Stream};
         let address = self.bytes.as_mut_ptr();
