@@ -31,7 +31,7 @@ use crate::cli::programs::ProgramsArgs;
 use crate::cli::replay::{GenerateArgs, ReplayArgs};
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
-use crate::cli::url::LoadUrlArgs;
+use crate::cli::url::{LoadUrlArgs, of_url};
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle, parse_message_bytes,
     parse_transactions,
@@ -373,13 +373,13 @@ fn serve_help() -> String {
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
-#[command(mut_arg("http1", |arg| arg.requires("url")))]
-#[command(mut_arg("http2", |arg| arg.requires("url")))]
-#[command(mut_arg("streams", |arg| arg.requires("url")))]
-#[command(mut_arg("insecure", |arg| arg.requires("url")))]
-#[command(mut_arg("ca", |arg| arg.requires("url")))]
-#[command(mut_arg("headers", |arg| arg.requires("url")))]
-#[command(mut_arg("connections_by", |arg| arg.requires_all(["url", "rate"])))]
+#[command(mut_arg("http1", of_url))]
+#[command(mut_arg("http2", of_url))]
+#[command(mut_arg("streams", of_url))]
+#[command(mut_arg("insecure", of_url))]
+#[command(mut_arg("ca", of_url))]
+#[command(mut_arg("headers", of_url))]
+#[command(mut_arg("connections_by", |arg| of_url(arg).requires("rate")))]
 pub(crate) struct LoadArgs {
     /// Address and port of a running server
     #[arg(long, value_name = "ADDRESS")]

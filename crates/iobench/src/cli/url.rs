@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Arg, Args};
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -64,22 +64,30 @@ pub(crate) struct LoadUrlArgs {
     pub(crate) url: Option<Url>,
 
     /// method of the requests [default: GET, with --body POST]
-    #[arg(long, value_name = "METHOD", requires = "url")]
+    #[arg(long, value_name = "METHOD", conflicts_with_all = SERVERS)]
     pub(crate) method: Option<Method>,
 
     /// body of the requests; @FILE for the content of a file
-    #[arg(long, value_name = "TEXT", requires = "url")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = SERVERS)]
     pub(crate) body: Option<String>,
 
     /// right answer, STATUS or STATUS,LENGTH, such as 404 or 200,612 [default: that of the first
     /// answer, with the digest of its body]
-    #[arg(long, value_name = "ANSWER", value_parser = Expected::parse, requires = "url")]
+    #[arg(long, value_name = "ANSWER", value_parser = Expected::parse, conflicts_with_all = SERVERS)]
     pub(crate) expect: Option<Expected>,
 
     /// the URL that redirects lead to is loaded instead
-    #[arg(long, requires = "url")]
+    #[arg(long, conflicts_with_all = SERVERS)]
     pub(crate) follow: bool,
 
     #[command(flatten)]
     pub(crate) client: UrlArgs,
+}
+
+/// Other servers of `load`. A URL conflicts with them, so to require it would not refuse them.
+const SERVERS: [&str; 2] = ["connect", "server"];
+
+/// Refuses an option of URLs for other servers.
+pub(crate) fn of_url(arg: Arg) -> Arg {
+    arg.conflicts_with_all(SERVERS)
 }

@@ -33,6 +33,23 @@ fn reached(url: &str, more: &[&str]) -> Result<Target> {
     reach(&arguments.http, arguments.http.url.as_ref().expect("a URL"))
 }
 
+#[test]
+fn options_of_urls_are_for_urls_only() {
+    let refused = |words: &[&str]| {
+        let words = [&["iobench", "load"], words].concat();
+        Cli::try_parse_from(words).is_err()
+    };
+    let options = ["--http2", "--insecure", "--header=a: b", "--streams=2", "--ca=x", "--follow"];
+    for option in options.into_iter().chain(["--expect=200", "--body=x", "--method=PUT"]) {
+        assert!(!refused(&["http://h/", option]), "{option}");
+        assert!(refused(&["--connect=127.0.0.1:1", option]), "{option}");
+        assert!(refused(&["--server=epoll", option]), "{option}");
+    }
+    assert!(refused(&["http://h/", "--connect=127.0.0.1:1"]));
+    assert!(refused(&["http://h/", "--transactions=1"]) && refused(&["--http2"]));
+    assert!(refused(&["http://h/", "--connections-by=random"]), "it needs --rate");
+}
+
 /// Learns the first answer, and compares so many further ones on one connection.
 fn exchange(url: &str, more: &[&str], count: usize) -> (Vec<Result<(), Failure>>, Totals, Target) {
     let target = reached(url, more).unwrap_or_else(|error| panic!("{error}"));
