@@ -488,14 +488,14 @@ fn summary(diff: &Diff) -> String {
     let intervals = match diff.claims {
         0 => String::new(),
         claims => format!(
-            "\nWith 95 % all {claims} intervals hold, if successive rounds correlate by at most \
-             {:.2}.",
+            "With 95 % all {claims} intervals hold, if successive rounds correlate by at most \
+             {:.2}.\n",
             diff.correlation
         ),
     };
     format!(
-        "{} regressions beyond {} %, {} better, {} worse within it; {problems} of {rows} rows not \
-         compared.{intervals}",
+        "{intervals}{} regressions beyond {} %, {} better, {} worse within it; {problems} of \
+         {rows} rows not compared.",
         count(Finding::Regression),
         number::plain(diff.threshold * 100.0),
         count(Finding::Better),

@@ -3,8 +3,8 @@
 //! Only a regular file, or a name that does not exist yet, is replaced: the new file is written
 //! beside it and renamed. A symbolic link stays, and what it leads to is written. Everything else,
 //! such as a FIFO or a device, is opened and written to. `-` is standard output; a path that leads
-//! to a descriptor of this process, such as `/dev/stdout` or `/dev/fd/5`, is that descriptor: opened
-//! by its path a regular file would be written from its start, over what is written already.
+//! to a descriptor of this process, such as `/dev/stdout` or `/dev/fd/5`, is that descriptor:
+//! opened by its path a regular file would be written from its start, over what is there already.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

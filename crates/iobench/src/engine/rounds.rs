@@ -179,8 +179,8 @@ pub(crate) struct Measured<S> {
     pub(crate) repeats: Repeats,
 }
 
-/// Measures the planned rounds, as many as fit into the time, and repeats disturbed ones. A run that
-/// is interrupted has the rounds that were complete by then; it fails if there are none.
+/// Measures the planned rounds, as many as fit into the time, and repeats disturbed ones. A run
+/// that is interrupted has the rounds that were complete by then; it fails if there are none.
 pub(crate) fn run<B: Bench>(schedule: &Schedule, bench: &mut B) -> Result<Measured<B::Slot>> {
     if wake_promptly().is_none() {
         output::note("no permission for real-time priority; more slices may be sampled late");

@@ -298,7 +298,7 @@ mod tests {
             taken: 0,
             latest: vec![0],
         };
-        // The kernel may start to take receive timestamps a moment after the first request for them.
+        // The kernel may start to take receive timestamps a moment after they are requested.
         let stamped = (0..1_000).any(|_| {
             thread.record = record();
             let intended_ns = clock.now_ns() - AGE_NS;

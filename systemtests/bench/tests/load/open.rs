@@ -317,8 +317,8 @@ fn an_interrupted_load_ends_at_once_and_its_log_is_whole() {
     assert!(entries.iter().all(|entry| entry.phase != "measure"));
 }
 
-/// Starts a load, interrupts it after ever longer times until it had enough answers, and returns its
-/// document.
+/// Starts a load, interrupts it after ever longer times until it had enough answers, and returns
+/// its document.
 fn interrupted(more: &[&str]) -> Value {
     let server = Serving::start("epoll");
     let json = scratch_file();
