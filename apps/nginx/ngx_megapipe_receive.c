@@ -7,6 +7,9 @@
 /* Number of the channel's buffers with unread data. */
 static ngx_uint_t ngx_mp_leased;
 
+/* Batches within which an end came at once: a busy channel files a receive some batches later. */
+#define NGX_MP_END_BATCHES_MAX 16
+
 uint32_t ngx_mp_batch_number;
 
 /* Read events of this batch of completions. */
@@ -104,7 +107,8 @@ ngx_mp_ended_with_request(ngx_connection_t *c, ngx_mp_connection_t *mc)
     ngx_http_request_t *r = c->data;
 
     /* Only while nginx processes a request both events have the same handler. */
-    return ngx_mp_batch_number - mc->receiving_since <= 1 && c->read->handler == c->write->handler
+    return ngx_mp_batch_number - mc->receiving_since <= NGX_MP_END_BATCHES_MAX
+           && c->read->handler == c->write->handler
            && r->read_event_handler == ngx_http_test_reading;
 }
 
