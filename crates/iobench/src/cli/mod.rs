@@ -86,7 +86,8 @@ first slot the memory of the servers' processes is read without and with idle co
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter of the time that the planned rounds took, or one round of a cell, and no
 longer than 60 s. A row is marked INVALID when that did not help, when connections failed, when
-answers were wrong or did not come, or when bytes were lost. Notes below the table and in the JSON file name reason and remedy.";
+answers were wrong or did not come, or when bytes were lost. Notes below the table and in the JSON
+file name reason and remedy.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
