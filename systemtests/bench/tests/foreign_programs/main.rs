@@ -9,3 +9,4 @@ mod programs;
 mod report_page;
 #[path = "../../../../crates/iobench/tests/commands/sample.rs"]
 mod sample;
+mod url;
