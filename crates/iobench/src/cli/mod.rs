@@ -374,12 +374,12 @@ fn serve_help() -> String {
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
-#[command(mut_arg("http1", of_url))]
-#[command(mut_arg("http2", of_url))]
-#[command(mut_arg("streams", of_url))]
-#[command(mut_arg("insecure", of_url))]
-#[command(mut_arg("ca", of_url))]
-#[command(mut_arg("headers", of_url))]
+#[command(mut_arg("http1", |arg| of_url(arg)))]
+#[command(mut_arg("http2", |arg| of_url(arg)))]
+#[command(mut_arg("streams", |arg| of_url(arg)))]
+#[command(mut_arg("insecure", |arg| of_url(arg)))]
+#[command(mut_arg("ca", |arg| of_url(arg)))]
+#[command(mut_arg("headers", |arg| of_url(arg)))]
 #[command(mut_arg("connections_by", |arg| of_url(arg).requires("rate")))]
 pub(crate) struct LoadArgs {
     /// Address and port of a running server
