@@ -28,9 +28,9 @@
  * not read makes a worker hold these two, and memcached does not read its next requests. */
 #define MEGAPIPE_COLLECTED_MAX_BYTES (8 * 1024)
 
-/* Receives in a row whose requests memcached handled at once until the connection receives repeatedly.
- * Before, it receives one buffer at a time: a repeated receive takes all that a client has sent,
- * which a worker would keep for a client that does not read the answers. */
+/* Receives in a row whose requests memcached handled at once until the connection receives
+ * repeatedly. Before, it receives one buffer at a time: a repeated receive takes all that a client
+ * has sent, which a worker would keep for a client that does not read the answers. */
 #define MEGAPIPE_CALM_MAX 7
 
 /* Size of the channel's large buffers, one of which a client may leave unread. */

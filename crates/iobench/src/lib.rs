@@ -7,7 +7,7 @@
 //! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `hosts`,
 //!   `diff`, `replay`, `report`: the commands of these names. `experiment`: the command `run`.
 //! - `server`: the servers under test behind one trait, and the process that runs one.
-//! - `client`: the closed loop. `open`: the open loop. `load::url`: both over HTTP, on hyper.
+//! - `client`: the closed loop. `open`: the open loop. `http_client`: both over HTTP.
 //! - `engine`: rounds, slots, CPU samples and statistics, which all measuring commands share.
 //! - `network`, `path`: delay, loss and rate between clients and servers, and where servers run.
 //! - `stack`: TCP in user space on either side.
@@ -15,6 +15,7 @@
 //! - `exchange`, `random`, `units`: requests and replies, seeded numbers, quantities as text.
 //! - `error`, `sys`: errors with their remedies, system calls. [`fuzzing`]: called by fuzz targets.
 
+mod access_log;
 mod apps;
 mod ceiling;
 mod cli;
@@ -31,6 +32,7 @@ mod figures;
 pub mod fuzzing;
 mod hosts;
 mod http;
+mod http_client;
 mod installed;
 mod ipc;
 mod load;

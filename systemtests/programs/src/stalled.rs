@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 4096;
 const QUIET_PASSES: usize = 8;
 const PASS_TIME: Duration = Duration::from_millis(20);
 
-/// Memory of a channel's receive buffers, which are used first when many clients send at once: 1,024
-/// of 4,160 bytes, and 64 of up to 32 KiB.
+/// Memory of a channel's receive buffers, which are used first when many clients send at once:
+/// 1,024 of 4,160 bytes, and 64 of up to 32 KiB.
 const POOLS_BYTES: u64 = 1024 * 4160 + 64 * 32_768;
 
 /// Clients that have sent as many requests as the server reads. Dropping this resets them.
@@ -69,8 +69,8 @@ impl Stalled {
     }
 }
 
-/// Returns how much memory a server on a channel may hold for each of `count` stalled clients: twice
-/// that of the unmodified server and 64 KiB, and a part of what all clients share.
+/// Returns how much memory a server on a channel may hold for each of `count` stalled clients:
+/// twice that of the unmodified server and 64 KiB, and a part of what all clients share.
 pub fn allowed_for_each(unmodified: u64, count: usize) -> u64 {
     2 * unmodified + 65_536 + POOLS_BYTES / count as u64
 }

@@ -374,13 +374,8 @@ fn serve_help() -> String {
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
-#[command(mut_arg("http1", |arg| of_url(arg)))]
-#[command(mut_arg("http2", |arg| of_url(arg)))]
-#[command(mut_arg("streams", |arg| of_url(arg)))]
-#[command(mut_arg("insecure", |arg| of_url(arg)))]
-#[command(mut_arg("ca", |arg| of_url(arg)))]
-#[command(mut_arg("headers", |arg| of_url(arg)))]
-#[command(mut_arg("connections_by", |arg| of_url(arg).requires("rate")))]
+#[command(mut_args(of_url))]
+#[command(mut_arg("connections_by", |arg| arg.requires("rate")))]
 pub(crate) struct LoadArgs {
     /// Address and port of a running server
     #[arg(long, value_name = "ADDRESS")]

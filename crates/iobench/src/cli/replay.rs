@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::access_log::log::Format;
 use crate::cli::url::UrlArgs;
 use crate::cli::values::{parse_connections, parse_measured, parse_period};
-use crate::load::url::address::Url;
-use crate::replay::log::Format;
+use crate::http_client::address::Url;
 use crate::results::files::OutputArgs;
 
 const REPLAY_EXAMPLES: &str = "\

@@ -6,10 +6,10 @@ use clap::{Arg, Args};
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
 
-use crate::load::url::address::Url;
-use crate::load::url::answer::Expected;
-use crate::load::url::open_loop::ConnectionsBy;
-use crate::load::url::request::parse_header;
+use crate::http_client::address::Url;
+use crate::http_client::answer::Expected;
+use crate::http_client::open_loop::ConnectionsBy;
+use crate::http_client::request::parse_header;
 
 /// Most requests under way on one connection of HTTP/2.
 const STREAMS_MAX: u32 = 1_000;
@@ -73,7 +73,8 @@ pub(crate) struct LoadUrlArgs {
 
     /// right answer, STATUS or STATUS,LENGTH, such as 404 or 200,612 [default: that of the first
     /// answer, with the digest of its body]
-    #[arg(long, value_name = "ANSWER", value_parser = Expected::parse, conflicts_with_all = SERVERS)]
+    #[arg(long, value_name = "ANSWER", value_parser = Expected::parse,
+          conflicts_with_all = SERVERS)]
     pub(crate) expect: Option<Expected>,
 
     /// the URL that redirects lead to is loaded instead
@@ -87,7 +88,14 @@ pub(crate) struct LoadUrlArgs {
 /// Other servers of `load`. A URL conflicts with them, so to require it would not refuse them.
 const SERVERS: [&str; 2] = ["connect", "server"];
 
-/// Refuses an option of URLs for other servers.
+/// The options of URLs in [`UrlArgs`], which `replay` has, too, where there are no other servers.
+const OPTIONS: [&str; 7] =
+    ["http1", "http2", "streams", "insecure", "ca", "headers", "connections_by"];
+
+/// Refuses the options of URLs for other servers.
 pub(crate) fn of_url(arg: Arg) -> Arg {
-    arg.conflicts_with_all(SERVERS)
+    match OPTIONS.contains(&arg.get_id().as_str()) {
+        true => arg.conflicts_with_all(SERVERS),
+        false => arg,
+    }
 }

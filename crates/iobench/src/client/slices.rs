@@ -75,6 +75,10 @@ pub(crate) fn add_open(latencies: &mut Histogram<u64>, ages_ns: impl IntoIterato
     ages_ns.for_each(|age_ns| record(age_ns, weight));
 }
 
+/// Most slices that are judged for disturbance, and their least length.
+const MOST_JUDGED: u64 = 400;
+const JUDGED_NS: u64 = 100_000_000;
+
 /// The division of the time after `measure_from` into slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slicing {
@@ -87,6 +91,11 @@ impl Slicing {
     pub(crate) fn divide(total_ns: u64, length_ns: u64) -> Slicing {
         let count = total_ns.div_ceil(length_ns).max(1);
         Slicing { count: count as usize, length_ns: total_ns / count }
+    }
+
+    /// Divides the measured time into slices that are judged for disturbance.
+    pub(crate) fn judged(total_ns: u64) -> Slicing {
+        Slicing::divide(total_ns, JUDGED_NS.max(total_ns / MOST_JUDGED))
     }
 
     pub(crate) fn total_ns(&self) -> u64 {

@@ -36,9 +36,6 @@ use crate::sys::socket::CongestionControl;
 /// Most slices. Each has a histogram, so long runs have longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
-/// Most slices that are judged for disturbance, and their least length.
-const MOST_BORDERS: u64 = 400;
-const BORDER_NS: u64 = 100_000_000;
 /// If a client thread is busier than this, the client may have limited the result.
 const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
@@ -193,7 +190,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     let side = server.map(|server| server.side(&target.server_cpus));
     let mut sampler = Sampler::new(&target.client, &clients.thread_ids(), side.as_ref())?;
     let total_ns = workload.slicing.total_ns();
-    let borders = borders(total_ns);
+    let borders = Slicing::judged(total_ns);
     clients.begin_slot(Order::new(target.address, target.server.is_some()));
     warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
@@ -218,11 +215,6 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
         disturbance: disturbance(&seen, sampler.sides()),
     };
     evaluate(arguments, target, &tallies, &watched)
-}
-
-/// Divides the measured time into slices that are judged for disturbance.
-fn borders(total_ns: u64) -> Slicing {
-    Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS))
 }
 
 /// What the samplers found in a measurement.

@@ -5,11 +5,11 @@ use std::io::{self, BufWriter, Write};
 
 use time::OffsetDateTime;
 
+use crate::access_log::lines::LOG_TIME;
 use crate::cli::replay::{GenerateArgs, LogFormat};
 use crate::error::Result;
 use crate::output;
 use crate::random::SplitMix64;
-use crate::replay::lines::LOG_TIME;
 use crate::sys::clock::now_ns;
 
 /// Time of the first request: 2025-01-01 00:00:00 UTC.
@@ -116,8 +116,8 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::access_log::log::Log;
     use crate::cli::{Cli, Command};
-    use crate::replay::log::Log;
 
     fn arguments(more: &[&str]) -> GenerateArgs {
         let words = [&["iobench", "generate-log", "--rate=1000", "--duration=20s"], more].concat();

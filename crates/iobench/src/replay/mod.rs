@@ -2,34 +2,32 @@
 //! the open loop over a URL.
 
 pub(crate) mod generate;
-mod gor;
-mod lines;
-pub(crate) mod log;
 mod timing;
 
 use std::sync::Arc;
 
 use tokio::task::LocalSet;
 
+use crate::access_log::log::{Entry, Format, Log};
+use crate::access_log::logged::Request;
 use crate::cli::replay::ReplayArgs;
 use crate::engine::environment::Environment;
 use crate::engine::placement::Placement;
 use crate::engine::point::Point;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Work};
+use crate::http_client::address::Url;
+use crate::http_client::answer::Expected;
+use crate::http_client::connection::Server;
+use crate::http_client::open_loop::{Job, Schedule};
+use crate::http_client::open_run::OpenRun;
+use crate::http_client::request::{Parts, Template};
+use crate::http_client::threads::runtime;
 use crate::load::Report;
-use crate::load::url::address::Url;
-use crate::load::url::answer::Expected;
-use crate::load::url::connection::Server;
-use crate::load::url::open_loop::{Job, Schedule};
-use crate::load::url::open_run::OpenRun;
 use crate::load::url::report::{describe_open, generators};
-use crate::load::url::request::{Parts, Template};
-use crate::load::url::threads::runtime;
 use crate::load::url::{check_limits, client_side};
 use crate::open::phases::Course;
 use crate::output;
-use crate::replay::log::{Entry, Format, Log, Request};
 use crate::replay::timing::{Times, Timing, peak_rate};
 use crate::results::files::ResultFiles;
 use crate::sys::clock::now_ns;

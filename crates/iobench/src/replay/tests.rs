@@ -90,7 +90,7 @@ fn headers_of_the_command_replace_those_of_the_log() {
     let file = Path::new("log");
     let arguments = arguments(file, "http://h/", &["--header=Accept: b"]);
     let template = template(&arguments, log.requests[0].clone()).unwrap();
-    let request = template.make(crate::load::url::Version::Http1);
+    let request = template.make(crate::http_client::Version::Http1);
     let values: Vec<&str> =
         request.headers().get_all("accept").iter().map(|value| value.to_str().unwrap()).collect();
     assert_eq!((values, &request.headers()["cookie"]), (vec!["b"], "c".parse().as_ref().unwrap()));

@@ -1,6 +1,6 @@
 //! Makes the times of a replay from those of a log.
 
-use crate::replay::log::{Entry, Format};
+use crate::access_log::log::{Entry, Format};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Length of the windows in which the highest rate is looked for.

@@ -5,16 +5,7 @@
 //! of the loops without HTTP. Each client CPU has a thread with a runtime of its own, and no state
 //! is shared on the way of a request.
 
-pub(crate) mod address;
-pub(crate) mod answer;
-pub(crate) mod closed_loop;
-pub(crate) mod connection;
-pub(crate) mod open_loop;
-pub(crate) mod open_run;
 pub(crate) mod report;
-pub(crate) mod request;
-pub(crate) mod threads;
-pub(crate) mod tls;
 
 use std::fs;
 use std::net::IpAddr;
@@ -31,14 +22,15 @@ use crate::cli::LoadArgs;
 use crate::cli::url::{LoadUrlArgs, UrlArgs};
 use crate::engine::sampler::ClientSide;
 use crate::error::{Context, Error, Result};
+use crate::http_client::Version;
+use crate::http_client::address::{Place, Url};
+use crate::http_client::answer::{Answer, Expected};
+use crate::http_client::connection::{Counters, Server, SharedLink, Slot};
+use crate::http_client::request::{Parts, Template};
+use crate::http_client::threads::runtime;
+use crate::http_client::tls::Trust;
 use crate::load::Report;
-use crate::load::url::address::{Place, Url};
-use crate::load::url::answer::{Answer, Expected};
-use crate::load::url::connection::{Counters, Server, SharedLink, Slot};
 use crate::load::url::report::Outcome;
-use crate::load::url::request::{Parts, Template};
-use crate::load::url::threads::runtime;
-use crate::load::url::tls::Trust;
 use crate::output;
 use crate::results::files::ResultFiles;
 use crate::sys::affinity::allowed_cpus;
@@ -50,22 +42,6 @@ use crate::sys::signals::Signals;
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Most redirects that are followed.
 const REDIRECTS_MAX: usize = 10;
-
-/// A version of HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Version {
-    Http1,
-    Http2,
-}
-
-impl Version {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Version::Http1 => "HTTP/1.1",
-            Version::Http2 => "HTTP/2",
-        }
-    }
-}
 
 impl UrlArgs {
     pub(crate) fn version(&self) -> Option<Version> {

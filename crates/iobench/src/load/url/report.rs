@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cli::LoadArgs;
-use crate::client::slices::add_open;
+use crate::client::slices::{Slicing, add_open};
 use crate::engine::placement::Placement;
 use crate::engine::point::Point;
 use crate::engine::sampler::{ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance};
@@ -12,15 +12,16 @@ use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Work};
 use crate::experiment::rows::Evidence;
 use crate::figures::{Percentiles, Times, encode_recorded};
+use crate::http_client::Version;
+use crate::http_client::answer::{Failures, describe_silence};
+use crate::http_client::closed_loop::{self, Control, Part, Record};
+use crate::http_client::connection::Totals;
+use crate::http_client::open_loop::{Job, Schedule};
+use crate::http_client::open_run::{OpenResult, OpenRun};
+use crate::http_client::threads::{self, divide};
 use crate::load::open::course;
-use crate::load::url::answer::{Failures, describe_silence};
-use crate::load::url::closed_loop::{self, Control, Part, Record};
-use crate::load::url::connection::Totals;
-use crate::load::url::open_loop::{Job, Schedule};
-use crate::load::url::open_run::{OpenResult, OpenRun};
-use crate::load::url::threads::{self, divide};
-use crate::load::url::{Target, Version};
-use crate::load::{BUSY, borders, client_busy};
+use crate::load::url::Target;
+use crate::load::{BUSY, client_busy};
 use crate::open::arrivals;
 use crate::open::log::{Header, LogWriter};
 use crate::open::verdict::time;
@@ -80,7 +81,8 @@ pub(super) fn closed(
         }
         let from_ns = now_ns() + LEAD_NS;
         control.measure(from_ns, from_ns + duration_ns);
-        let borders = sampler.watch(signals, from_ns, borders(duration_ns), Used::default)?;
+        let borders =
+            sampler.watch(signals, from_ns, Slicing::judged(duration_ns), Used::default)?;
         Ok((client_busy(&borders, count), disturbance(&borders, sampler.sides())))
     };
     let body = async |part| closed_loop::run(part).await;

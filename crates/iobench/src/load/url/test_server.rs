@@ -26,9 +26,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
-use super::Version;
-use super::connection::{HTTP1, HTTP2, LocalExecutor};
-use super::threads::runtime;
+use crate::http_client::Version;
+use crate::http_client::connection::{HTTP1, HTTP2, LocalExecutor};
+use crate::http_client::threads::runtime;
 
 /// A body in pieces.
 pub(crate) struct Body {

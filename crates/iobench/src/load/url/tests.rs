@@ -7,14 +7,15 @@ use clap::Parser;
 use hyper::header::AGE;
 use tokio::task::LocalSet;
 
-use super::answer::Failure;
-use super::connection::{Counters, SharedLink, Slot, Totals};
 use super::report::Outcome;
 use super::test_server::{Seen, in_chunks, ok, serve, serve_on, serve_version, status, with};
-use super::threads::runtime;
-use super::{Target, Version, measure, reach};
+use super::{Target, measure, reach};
 use crate::cli::{Cli, Command, LoadArgs};
 use crate::error::Result;
+use crate::http_client::Version;
+use crate::http_client::answer::Failure;
+use crate::http_client::connection::{Counters, SharedLink, Slot, Totals};
+use crate::http_client::threads::runtime;
 use crate::results::Accounts;
 use crate::sys::signals::Signals;
 

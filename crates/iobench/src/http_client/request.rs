@@ -5,8 +5,8 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Uri};
 
-use crate::load::url::Version;
-use crate::load::url::address::Url;
+use crate::http_client::Version;
+use crate::http_client::address::Url;
 
 /// The parts of a request that do not depend on its URL.
 #[derive(Debug, Clone, Default)]

@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::sleep;
 
-use crate::load::url::answer::{Answer, Expected, Failure, Failures, Fate};
-use crate::load::url::closed_loop::RETRY;
-use crate::load::url::connection::{Counters, Links, Server, Slot, Totals};
-use crate::load::url::request::Template;
+use crate::http_client::answer::{Answer, Expected, Failure, Failures, Fate};
+use crate::http_client::closed_loop::RETRY;
+use crate::http_client::connection::{Counters, Links, Server, Slot, Totals};
+use crate::http_client::request::Template;
 use crate::open::phases::Course;
 use crate::open::record::{Due, LogTap, ReceiveRecord, SendRecord};
 use crate::random::SplitMix64;

@@ -29,11 +29,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::error::{Context, Error, Result};
-use crate::load::url::Version;
-use crate::load::url::address::{Place, Url};
-use crate::load::url::answer::{Answer, Digesting, Failure};
-use crate::load::url::request::Template;
-use crate::load::url::tls::{Trust, connector};
+use crate::http_client::Version;
+use crate::http_client::address::{Place, Url};
+use crate::http_client::answer::{Answer, Digesting, Failure};
+use crate::http_client::request::Template;
+use crate::http_client::tls::{Trust, connector};
 use crate::sys::socket::connect_remedy;
 
 /// Longest time for the first connection, with its TLS handshake.
@@ -41,8 +41,8 @@ const FIRST_CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 /// Times that a request is sent, each on another connection.
 const MOST_ATTEMPTS: u32 = 3;
 /// Names of the protocols in ALPN.
-pub(super) const HTTP1: &str = "http/1.1";
-pub(super) const HTTP2: &str = "h2";
+pub(crate) const HTTP1: &str = "http/1.1";
+pub(crate) const HTTP2: &str = "h2";
 
 /// A stream of bytes to the server.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
@@ -249,7 +249,7 @@ impl Sender {
 
 /// Runs the tasks of HTTP/2 connections on the thread.
 #[derive(Clone, Copy)]
-pub(super) struct LocalExecutor;
+pub(crate) struct LocalExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, task: F) {

@@ -11,13 +11,13 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::figures::{Times, new_times};
-use crate::load::url::answer::{Expected, Failure, Failures, Fate};
-use crate::load::url::connection::{Counters, Links, Server, Slot, Totals};
-use crate::load::url::request::Template;
+use crate::http_client::answer::{Expected, Failure, Failures, Fate};
+use crate::http_client::connection::{Counters, Links, Server, Slot, Totals};
+use crate::http_client::request::Template;
 use crate::sys::clock::now_ns;
 
 /// Wait before a connection that could not be opened is tried again.
-pub(super) const RETRY: Duration = Duration::from_millis(10);
+pub(crate) const RETRY: Duration = Duration::from_millis(10);
 /// Time between two looks at the end of the run.
 const LOOK: Duration = Duration::from_millis(1);
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::client::slices::Slicing;
 use crate::engine::sampler::{Border, ClientSide, Sampler, Used, disturbance};
 use crate::error::Result;
 use crate::figures::{Percentiles, Times, new_times};
-use crate::load::borders;
-use crate::load::url::answer::Failures;
-use crate::load::url::connection::{Server, Totals};
-use crate::load::url::open_loop::{self, ConnectionsBy, Control, Part, Record, Schedule};
-use crate::load::url::threads::{self, divide};
+use crate::http_client::answer::Failures;
+use crate::http_client::connection::{Server, Totals};
+use crate::http_client::open_loop::{self, ConnectionsBy, Control, Part, Record, Schedule};
+use crate::http_client::threads::{self, divide};
 use crate::open::gauge::ServerUse;
 use crate::open::log::LogWriter;
 use crate::open::outcome::OpenOutcome;
@@ -85,7 +85,7 @@ impl OpenRun<'_> {
             let used = ClientSide { cpus: cpus.to_vec(), ..client.clone() };
             let mut sampler = Sampler::new(&used, ids, None)?;
             let from_ns = start_ns + course.measure_from_ns();
-            let slicing = borders(course.measure_ns);
+            let slicing = Slicing::judged(course.measure_ns);
             let borders = sampler.watch(signals, from_ns, slicing, Used::default)?;
             while control.finished.load(Ordering::Acquire) < count {
                 signals.sleep_ms(1)?;

@@ -6,16 +6,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use clap::ValueEnum;
-use hyper::Method;
-use hyper::body::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
-use hyper::http::uri::PathAndQuery;
 
+use crate::access_log::logged::{Logged, RECORD_BYTES_MAX, Request};
+use crate::access_log::{gor, lines};
 use crate::error::{Context, Error, Result};
-use crate::replay::{gor, lines};
 
-/// Longest line, or record of GoReplay.
-pub(super) const RECORD_BYTES_MAX: u64 = 16 << 20;
 /// Most requests of a log.
 const REQUESTS_MAX: usize = 100_000_000;
 
@@ -38,43 +33,6 @@ impl Format {
             Format::Json => "JSON lines",
             Format::Gor => "recording of GoReplay",
         }
-    }
-}
-
-/// What a log tells of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Logged {
-    /// Nanoseconds since 1970.
-    pub(crate) at_ns: u64,
-    pub(crate) request: Request,
-    /// The status of the answer that it got, if the log has it.
-    pub(crate) status: Option<u16>,
-}
-
-/// A request as a log tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Request {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) body: Bytes,
-}
-
-impl Request {
-    /// Makes a request from a method and a target, which is a path or a whole URL.
-    pub(super) fn new(method: &str, target: &str) -> Result<Request, String> {
-        let method = method.parse().map_err(|_| format!("`{method}` is no method"))?;
-        // A proxy's log has whole URLs.
-        let path = match target.split_once("://") {
-            Some((scheme, rest)) if !scheme.contains('/') => {
-                rest.find('/').map_or("/", |slash| &rest[slash..])
-            }
-            _ => target,
-        };
-        if !path.starts_with('/') || PathAndQuery::try_from(path).is_err() {
-            return Err(format!("`{target}` is no path"));
-        }
-        Ok(Request { method, path: path.to_owned(), headers: Vec::new(), body: Bytes::new() })
     }
 }
 
@@ -168,7 +126,7 @@ impl Log {
         Ok(log)
     }
 
-    pub(super) fn from_reader(
+    pub(crate) fn from_reader(
         mut reader: impl BufRead,
         format: Option<Format>,
     ) -> std::io::Result<Log> {

@@ -11,7 +11,7 @@ use hyper::header::{
     UPGRADE,
 };
 
-use crate::replay::log::{Logged, RECORD_BYTES_MAX, Request};
+use crate::access_log::logged::{Logged, RECORD_BYTES_MAX, Request};
 
 /// The line between two records.
 const SEPARATOR: &str = "\u{1f435}\u{1f648}\u{1f649}";

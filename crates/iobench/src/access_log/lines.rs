@@ -5,10 +5,10 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{OffsetDateTime, format_description::BorrowedFormatItem};
 
-use crate::replay::log::{Logged, Request};
+use crate::access_log::logged::{Logged, Request};
 
 /// The time of the common log format, `10/Oct/2025:13:55:36 -0700`.
-pub(super) const LOG_TIME: &[BorrowedFormatItem<'_>] = format_description!(
+pub(crate) const LOG_TIME: &[BorrowedFormatItem<'_>] = format_description!(
     "[day]/[month repr:short]/[year]:[hour]:[minute]:[second] \
      [offset_hour sign:mandatory][offset_minute]"
 );
