@@ -21,7 +21,7 @@ fn bash_completes_commands_and_options() {
             printf '%s ' "${COMPREPLY[@]}"
             printf '\n'
         }
-        complete_words iobench rep
+        complete_words iobench repo
         complete_words iobench diff --thr
         complete_words iobench completions fi
     "#;
