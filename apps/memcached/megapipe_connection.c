@@ -136,7 +136,11 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
     if (connection->kind == MEGAPIPE_READINESS)
         return poll_again(connection);
     schedule_what_is_left(connection);
-    return connection->receiving || connection->ended ? 0 : megapipe_receive(connection);
+    /* As long as bytes wait to be read, as those of a client that does not read its answers, no
+     * further ones are received. */
+    if (connection->receiving || megapipe_pending(connection))
+        return 0;
+    return megapipe_receive(connection);
 }
 
 int megapipe_event_del(struct event *event) {

@@ -114,7 +114,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_measured)]
     pub(crate) duration: Duration,
 
-    /// Number of paths: /1, /2 …, the most popular first
+    /// Number of paths: /1, /2 and so on, the most popular first
     #[arg(long, value_name = "N", default_value = "1000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) paths: u32,

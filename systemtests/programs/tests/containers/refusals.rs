@@ -391,7 +391,8 @@ fn steady(line: &str) -> String {
         steady.extend(other);
         line = rest[other.map_or(0, char::len_utf8)..].to_owned();
     }
-    steady
+    // A range is told where the numbers of two rows differ.
+    steady.replace("N–N", "N")
 }
 
 /// The generated part of the page.
