@@ -194,7 +194,8 @@ mod tests {
     fn create() -> *mut mp_channel {
         let config = Config { driver: DriverChoice::Epoll, ..Config::default() };
         let channel = Channel::with_config(config).unwrap();
-        occupy(|numbering| State::new(channel, numbering)).unwrap_or_else(|_| panic!("no place"))
+        occupy(|numbering| State::new(channel, numbering, false))
+            .unwrap_or_else(|_| panic!("no place"))
     }
 
     fn errno<T>(result: Result<T, Failure>) -> i32 {

@@ -258,7 +258,7 @@ impl mp_event {
         match accepted.socket.into_descriptor() {
             Ok(descriptor) => {
                 self.fd = descriptor.into_raw_fd();
-                state.accepted.insert(self.fd);
+                state.note_accepted(self.fd);
             }
             // A socket that is not a descriptor is a lightweight one.
             Err(_) => self.error = libc::EPROTO,

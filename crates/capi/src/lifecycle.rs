@@ -38,8 +38,10 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
     // SAFETY: the caller guarantees that the pointer is NULL or valid.
     let options = unsafe { options.as_ref() };
     let created = contain(|| {
-        let channel = Channel::with_config(config_or_default(options)?)?;
-        occupy(|numbering| State::new(channel, numbering))
+        let config = config_or_default(options)?;
+        let is_limited = config.max_connections != 0;
+        let channel = Channel::with_config(config)?;
+        occupy(|numbering| State::new(channel, numbering, is_limited))
     });
     value(created, ptr::null_mut())
 }

@@ -115,7 +115,7 @@ pub extern "C" fn mp_refuse(channel: *mut mp_channel, fd: c_int, flags: c_int) -
             true => take_lwsocket(state, fd)?,
             false => source_of(fd)?,
         };
-        state.accepted.remove(&fd);
+        state.take_accepted(fd);
         if flags == MP_RESET {
             state.channel.refuse(connection)?;
         }
@@ -157,14 +157,14 @@ fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_
 
 fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
     let source = source_of(fd)?;
-    let is_accepted = state.accepted.contains(&fd);
+    let is_accepted = state.take_accepted(fd);
     let source = if is_accepted { Source::accepted(source) } else { source };
     match state.channel.register_or_return(source, cookie) {
-        Ok(handle) => {
-            state.accepted.remove(&fd);
-            Ok(state.enroll(handle, true))
-        }
+        Ok(handle) => Ok(state.enroll(handle, true)),
         Err(rejected) => {
+            if is_accepted {
+                state.note_accepted(fd);
+            }
             // The descriptor still belongs to the caller.
             if let Some(Ok(descriptor)) = rejected.buffer.map(Source::into_descriptor) {
                 let _ = descriptor.into_raw_fd();

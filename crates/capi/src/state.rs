@@ -26,8 +26,9 @@ pub(crate) struct State {
     /// Lightweight sockets between their accept and their registration, by their numbers: usually
     /// none, and seldom more than one call of `mp_dispatch_batch` delivers.
     lwsockets: BTreeMap<c_int, Source>,
-    /// Descriptors of accepted connections until they are registered here or accepted again.
-    pub(crate) accepted: BTreeSet<c_int>,
+    /// Descriptors of accepted connections until they are registered here or accepted again; `None`
+    /// if the number of connections has no limit.
+    accepted: Option<BTreeSet<c_int>>,
     /// Descriptors that belong to the caller again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
@@ -40,14 +41,15 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(channel: Channel<Cookie>, numbering: Numbering) -> State {
+    /// `is_limited`: whether the number of connections has a limit.
+    pub(crate) fn new(channel: Channel<Cookie>, numbering: Numbering, is_limited: bool) -> State {
         let reason = channel.driver().reason.replace('\0', " ");
         State {
             channel,
             numbering,
             leases: Slots::new(),
             lwsockets: BTreeMap::new(),
-            accepted: BTreeSet::new(),
+            accepted: is_limited.then(BTreeSet::new),
             descriptors: Vec::new(),
             most_generation: 0,
             closing: VecDeque::new(),
@@ -55,6 +57,18 @@ impl State {
             batch: Vec::new(),
             driver_reason: CString::new(reason).unwrap_or_default(),
         }
+    }
+
+    /// Records a descriptor that an accept has returned.
+    pub(crate) fn note_accepted(&mut self, fd: c_int) {
+        if let Some(accepted) = &mut self.accepted {
+            accepted.insert(fd);
+        }
+    }
+
+    /// Returns whether a descriptor is one of them, which is registered or refused now.
+    pub(crate) fn take_accepted(&mut self, fd: c_int) -> bool {
+        self.accepted.as_mut().is_some_and(|accepted| accepted.remove(&fd))
     }
 
     /// Records a new member and returns its handle.

@@ -409,35 +409,30 @@ fn place(family: Family) -> usize {
     usize::from(family == Family::V6)
 }
 
-/// Describes what kept the stack from starting, with the remedy.
-fn failed(what: &str, error: io::Error) -> String {
-    let remedy = match error.raw_os_error() {
-        Some(libc::EMFILE) => "; raise `ulimit -n`",
-        Some(libc::ENFILE) => "; raise the system's limit (sysctl fs.file-max)",
-        Some(libc::ENOENT) => "; mount /proc",
-        _ => "",
-    };
-    format!("cannot start the stack: {what}: {error}{remedy}")
-}
-
 fn start() -> Result<World, String> {
-    let list = || process::open_descriptors().map_err(|error| failed("/proc/self/fd", error));
+    let list = || {
+        process::open_descriptors().map_err(|error| stack_failure::of_start("/proc/self/fd", error))
+    };
     let config = settings::config().ok_or("there is no configuration")?.clone();
     let before = list()?;
     let signals = crate::signals::BlockedSignals::all();
     let opened = Mtcp::start(config).and_then(|mtcp| mtcp.context(0));
     drop(signals);
     let mut context = opened.map_err(|error| error.to_string())?;
-    let placeholder = |family| placeholder(family).map_err(|error| failed("socket", error));
+    let placeholder =
+        |family| placeholder(family).map_err(|error| stack_failure::of_start("socket", error));
     let placeholders = [placeholder(libc::AF_INET)?, placeholder(libc::AF_INET6)?];
     let options = |socket: &Option<OwnedFd>| {
         let options = socket.as_ref().map(|socket| Options::of(socket.as_raw_fd()));
-        options.unwrap_or_else(|| Ok(Options::none())).map_err(|error| failed("getsockopt", error))
+        options
+            .unwrap_or_else(|| Ok(Options::none()))
+            .map_err(|error| stack_failure::of_start("getsockopt", error))
     };
     let default_options = [options(&placeholders[0])?, options(&placeholders[1])?];
-    let kick = always_ready().map_err(|error| failed("eventfd", error))?;
+    let kick = always_ready().map_err(|error| stack_failure::of_start("eventfd", error))?;
     let internal: Vec<c_int> = list()?.into_iter().filter(|fd| !before.contains(fd)).collect();
-    process::keep_from_children().map_err(|error| failed("/proc/self/maps", error))?;
+    process::keep_from_children()
+        .map_err(|error| stack_failure::of_start("/proc/self/maps", error))?;
     for &fd in &internal {
         table::set(fd, Kind::Internal);
     }
@@ -587,17 +582,3 @@ fn process() -> Option<u32> {
 }
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_start_that_failed_names_the_remedy_of_its_cause() {
-        let told = |errno| failed("/proc/self/fd", io::Error::from_raw_os_error(errno));
-        assert!(told(libc::ENOENT).ends_with("; mount /proc"), "{}", told(libc::ENOENT));
-        assert!(told(libc::EMFILE).ends_with("; raise `ulimit -n`"), "{}", told(libc::EMFILE));
-        assert!(told(libc::ENFILE).contains("fs.file-max"), "{}", told(libc::ENFILE));
-        assert!(told(libc::EPERM).ends_with("(os error 1)"), "{}", told(libc::EPERM));
-    }
-}

@@ -99,7 +99,7 @@ fn is_sealed(fd: c_int) -> bool {
     seals >= 0 && seals & SEALS == SEALS && seals & libc::F_SEAL_WRITE == 0
 }
 
-/// Returns whether a file is a page that nobody uses yet, without mapping it.
+/// Returns whether a file is a page whose offer stands, without mapping it.
 pub(crate) fn is_offered(fd: c_int) -> bool {
     let offset = core::mem::offset_of!(Page, standing);
     is_sealed(fd) && sys::read_number_at(fd, offset as i64).is_ok_and(Standing::is_offer)

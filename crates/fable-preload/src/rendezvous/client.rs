@@ -76,9 +76,9 @@ impl Places {
             self.count += 1;
             return true;
         }
-        let nobody = result != 0 && sys::errno() == libc::ECONNREFUSED;
+        let is_free = result != 0 && sys::errno() == libc::ECONNREFUSED;
         sys::close(socket);
-        !nobody
+        !is_free
     }
 
     fn sockets(&self) -> impl Iterator<Item = c_int> {

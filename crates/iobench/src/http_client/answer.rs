@@ -125,20 +125,20 @@ pub(crate) enum Failure {
     Unconnected(String),
 }
 
-/// The account of a failure.
+/// How a failure is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FailureKind {
     Wrong,
     Reset,
     Unsent,
 }
 
 impl Failure {
-    pub(crate) fn fate(&self) -> Fate {
+    pub(crate) fn kind(&self) -> FailureKind {
         match self {
-            Failure::Ended => Fate::Reset,
-            Failure::Unconnected(_) => Fate::Unsent,
-            _ => Fate::Wrong,
+            Failure::Ended => FailureKind::Reset,
+            Failure::Unconnected(_) => FailureKind::Unsent,
+            _ => FailureKind::Wrong,
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::figures::{Times, new_times};
-use crate::http_client::answer::{Expected, Failure, Failures, Fate};
+use crate::http_client::answer::{Expected, Failure, FailureKind, Failures};
 use crate::http_client::connection::{Counters, Links, Server, Slot, Totals};
 use crate::http_client::request::Template;
 use crate::sys::clock::now_ns;
@@ -102,7 +102,7 @@ impl Record {
             }
             return false;
         };
-        let unsent = failure.fate() == Fate::Unsent;
+        let unsent = failure.kind() == FailureKind::Unsent;
         self.failures.count(failure);
         unsent
     }

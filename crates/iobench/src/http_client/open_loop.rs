@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::sleep;
 
-use crate::http_client::answer::{Answer, Expected, Failure, Failures, Fate};
+use crate::http_client::answer::{Answer, Expected, Failure, FailureKind, Failures};
 use crate::http_client::closed_loop::RETRY;
 use crate::http_client::connection::{Counters, Links, Server, Slot, Totals};
 use crate::http_client::request::Template;
@@ -261,10 +261,10 @@ impl Thread {
             receive.answer(due, now_ns);
             return;
         };
-        match failure.fate() {
-            Fate::Wrong => receive.wrong(due, now_ns),
-            Fate::Reset => receive.give_up(due, true),
-            Fate::Unsent => receive.unsent(due),
+        match failure.kind() {
+            FailureKind::Wrong => receive.wrong(due, now_ns),
+            FailureKind::Reset => receive.give_up(due, true),
+            FailureKind::Unsent => receive.unsent(due),
         }
         self.failures.borrow_mut().count(failure);
     }
@@ -308,7 +308,7 @@ async fn serve(thread: Rc<Thread>, mut slot: Slot, place: usize, wake: Rc<Notify
         };
         let answer = slot.exchange(&template, expected.digest.is_some()).await;
         let checked = answer.and_then(|answer: Answer| expected.check(&answer));
-        let unsent = checked.as_ref().is_err_and(|failure| failure.fate() == Fate::Unsent);
+        let unsent = checked.as_ref().is_err_and(|failure| failure.kind() == FailureKind::Unsent);
         thread.record(place, due, checked);
         if unsent {
             sleep(RETRY).await;

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -27,8 +29,9 @@ pub(crate) enum Trust {
 
 /// Makes the client side of TLS, which offers these protocols by ALPN (RFC 7301).
 pub(crate) fn connector(trust: &Trust, protocols: &[&str]) -> Result<TlsConnector> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let provider = ring::default_provider();
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::setup(format!("cannot set up TLS: {error}"), "report this bug"))?;
     let mut config = match trust {
@@ -38,7 +41,7 @@ pub(crate) fn connector(trust: &Trust, protocols: &[&str]) -> Result<TlsConnecto
         }
         Trust::Anything => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(TrustAnything(provider)))
+            .with_custom_certificate_verifier(Arc::new(TrustAnything(algorithms)))
             .with_no_client_auth(),
     };
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
@@ -68,7 +71,7 @@ fn authorities(file: Option<&Path>) -> Result<RootCertStore> {
 
 /// Accepts every certificate, but checks that the server has its key.
 #[derive(Debug)]
-struct TrustAnything(Arc<CryptoProvider>);
+struct TrustAnything(WebPkiSupportedAlgorithms);
 
 impl ServerCertVerifier for TrustAnything {
     fn verify_server_cert(
@@ -88,8 +91,7 @@ impl ServerCertVerifier for TrustAnything {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+        verify_tls12_signature(message, certificate, signature, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -98,11 +100,10 @@ impl ServerCertVerifier for TrustAnything {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
+        verify_tls13_signature(message, certificate, signature, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }
