@@ -226,15 +226,21 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_block_the_signal_is_named() {
-        // The main thread of the tests.
+        // One that certainly does not: another that starts a thread blocks all signals meanwhile.
+        let (end, waiting) = std::sync::mpsc::channel::<()>();
+        let open = std::thread::spawn(move || waiting.recv());
         let runtime = Runtime::builder().cores(1).pinned(false).build().unwrap();
         runtime.block_on(async {
             let error = Signal::new(&[libc::SIGHUP]).unwrap_err().to_string();
-            let own = std::process::id();
-            assert!(error.contains(&format!("({own})")), "{error}");
+            let named = error.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+            let thread: i32 = named.and_then(|(id, _)| id.parse().ok()).expect(&error);
+            // SAFETY: gettid has no arguments.
+            assert_ne!(thread, unsafe { libc::gettid() }, "the caller blocks it: {error}");
             assert!(error.contains("Builder::signals"), "{error}");
             assert!(crate::ctrl_c().await.unwrap_err().to_string().contains("signal 2"));
             assert!(Signal::new(&[4711]).is_err());
         });
+        drop(end);
+        assert!(open.join().unwrap().is_err());
     }
 }
