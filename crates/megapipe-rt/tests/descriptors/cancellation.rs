@@ -63,7 +63,8 @@ fn futures_dropped_at_every_await_point_leave_nothing(driver: DriverChoice) {
         drop_at_every_await_point(&mut listener, address, nothing_is_left).await
     });
     drop(runtime);
-    assert_eq!(open_descriptors(), before);
+    // Fewer if the kernel closed one of the former test meanwhile.
+    assert!(open_descriptors() <= before);
     println!("{steps} steps, nothing left");
 }
 

@@ -139,7 +139,8 @@ fn sockets_dropped_at_every_await_point_leave_nothing(driver: DriverChoice) {
         }
     });
     drop(runtime);
-    assert_eq!(open_descriptors(), before);
+    // Fewer if the kernel closed one of the former test meanwhile.
+    assert!(open_descriptors() <= before);
     assert!(steps > 6, "{steps} steps");
     println!("{steps} steps, nothing left");
 }
