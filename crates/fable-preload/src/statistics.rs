@@ -115,9 +115,12 @@ pub(crate) fn finish() {
     sys::close(fd);
 }
 
-/// Opens a file such that neither this nor a write waits for a reader; negative on failure.
+/// Opens a file such that neither this nor a write waits for a reader; negative on failure. Where
+/// links lead `fable run` has found out: another one is not followed.
 fn open(file: &CStr) -> c_int {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    let is_descriptor = file.to_bytes().starts_with(b"/proc/");
+    let no_follow = if is_descriptor { 0 } else { libc::O_NOFOLLOW };
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | no_follow;
     // SAFETY: the string ends with zero.
     unsafe { libc::open(file.as_ptr(), flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0o644) }
 }

@@ -112,6 +112,9 @@ pub(crate) struct Diff {
 /// Compares the files and prints what has changed.
 pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     let json = arguments.json.as_deref().map(WholeFile::prepare).transpose()?;
+    if let Some(json) = &json {
+        json.check_is_no_input(&[arguments.old.clone(), arguments.new.clone()])?;
+    }
     let (old, new) = (input::read(&arguments.old)?, input::read(&arguments.new)?);
     let bounds = Bounds { threshold: arguments.threshold, drift: arguments.drift };
     let diff = compare(&old, &new, bounds);

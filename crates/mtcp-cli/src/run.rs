@@ -69,6 +69,14 @@ pub(crate) enum RunError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The file of `--log` cannot be written.
+    #[error("cannot write {}: {source}; choose another file for --log", file.display())]
+    Log {
+        /// The file as given.
+        file: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// No program was given.
     #[error("no program was named; add it, as in `mtcp run lighttpd -D -f lighttpd.conf`")]
     NoProgram,
@@ -80,7 +88,7 @@ impl RunError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             RunError::Execute { source, .. } if source.kind() == ErrorKind::NotFound => 127,
-            RunError::Execute { .. } | RunError::Obstacle { .. } => 126,
+            RunError::Execute { .. } | RunError::Obstacle { .. } | RunError::Log { .. } => 126,
             RunError::Config(_) | RunError::Library(_) | RunError::NoProgram => 1,
         }
     }
@@ -111,8 +119,13 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
         command.env("MTCP_RUN_NO_SECCOMP", "1");
     }
     if let Some(file) = &options.log {
-        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        command.env("MTCP_LOG", if file.as_os_str() == "-" { file } else { &absolute });
+        let target = if file.as_os_str() == "-" {
+            file.clone()
+        } else {
+            sys::output_file::prepare_log(file)
+                .map_err(|source| RunError::Log { file: file.clone(), source })?
+        };
+        command.env("MTCP_LOG", target);
     }
     // If the program is killed, `mtcp reset-peers` resets its connections.
     if let Ok(this) = std::env::current_exe() {

@@ -33,3 +33,19 @@ fn a_result_is_written_or_the_status_is_not_0() {
         assert_result_is_not_lost(&mut mtcp(arguments));
     }
 }
+
+#[test]
+fn a_log_that_cannot_be_written_ends_the_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for file in ["/nosuch/log", fifo.to_str().unwrap()] {
+        let output = mtcp(&format!("run --log={file} true")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(126), "{text}");
+        assert!(
+            text.contains(&format!("cannot write {file}: ")) && text.contains("--log"),
+            "{text}"
+        );
+    }
+}

@@ -21,9 +21,8 @@ pub(crate) fn note(text: Arguments<'_>) {
     if target.as_os_str() == "-" {
         return STDERR.write(line.as_bytes());
     }
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(target);
     // A failure to write the log cannot be reported anywhere.
-    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+    let _ = sys::output_file::append(target).and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 /// Writes to standard error why the program cannot use the stack.

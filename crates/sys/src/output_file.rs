@@ -5,11 +5,16 @@
 //! such as a FIFO or a device, is opened and written to. `-` is standard output; a path that leads
 //! to a descriptor of this process, such as `/dev/stdout` or `/dev/fd/5`, is that descriptor:
 //! opened by its path a regular file would be written from its start, over what is there already.
+//!
+//! A symbolic link that another user made in a directory where others may create files, such as
+//! `/tmp`, is refused: it would choose the file. The kernel refuses it as well, in directories with
+//! the sticky bit and if `fs.protected_symlinks` is set.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// The name of standard output.
@@ -36,7 +41,7 @@ impl OutputFile {
     /// beside it and removed. Changes nothing else.
     ///
     /// # Errors
-    /// The path is a directory, or a file cannot be created there.
+    /// The path is a directory or another user's link, or a file cannot be created there.
     pub fn prepare(path: &Path) -> io::Result<OutputFile> {
         if path == Path::new(STANDARD_OUTPUT) {
             return duplicate(libc::STDOUT_FILENO);
@@ -68,15 +73,28 @@ impl OutputFile {
         matches!(self.0, Place::Regular(_))
     }
 
+    /// Returns whether the path leads to the file that would be written.
+    pub fn is(&self, path: &Path) -> bool {
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let own = match &self.0 {
+            Place::Descriptor(_, file) => file.metadata(),
+            Place::Special(path) | Place::Regular(path) => fs::metadata(path),
+        };
+        let both = own.and_then(|own| Ok((identity(own), identity(fs::metadata(path)?))));
+        both.is_ok_and(|(own, other)| own == other)
+    }
+
     /// Writes the whole content. A regular file is replaced by it in one step, with the permissions
-    /// that it has.
+    /// and the owner that it has. One with several names is written in place, so that all show the
+    /// content; where others may create files, its other names keep the former content instead.
     ///
     /// # Errors
-    /// Those of the system calls; a regular file is unchanged then.
+    /// Those of the system calls; a regular file with one name is unchanged then.
     pub fn write(self, content: &[u8]) -> io::Result<()> {
         match self.0 {
             Place::Descriptor(_, mut file) => file.write_all(content),
             Place::Special(path) => open(&path)?.write_all(content),
+            Place::Regular(path) if has_several_names(&path) => open(&path)?.write_all(content),
             Place::Regular(path) => Draft::create(&path)?.replace(&path, content),
         }
     }
@@ -91,6 +109,95 @@ impl OutputFile {
             Place::Special(path) | Place::Regular(path) => open(&path),
         }
     }
+}
+
+/// Checks a file to which a program shall append, and creates it. Returns the path by which the
+/// program opens it, with `O_NOFOLLOW` unless it starts with `/proc`.
+///
+/// # Errors
+/// As [`OutputFile::prepare`]; a FIFO without a reader is `ENXIO`.
+pub fn prepare_log(path: &Path) -> io::Result<PathBuf> {
+    let path = resolve(path)?;
+    if let Some(fd) = own_descriptor(&path) {
+        // The children of the program have numbers of their own.
+        return Ok(PathBuf::from(format!("/proc/self/fd/{fd}")));
+    }
+    append(&path).map(|_| path)
+}
+
+/// Opens a file whose path [`prepare_log`] returned. Waits for no reader of a FIFO.
+///
+/// # Errors
+/// Those of open(2).
+pub fn append(path: &Path) -> io::Result<File> {
+    let no_follow = if path.starts_with("/proc") { 0 } else { libc::O_NOFOLLOW };
+    let flags = no_follow | libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)
+}
+
+/// Opens a regular file of this user for reading and writing, or creates it, for what a program
+/// keeps beside the files that a user named. Follows no symbolic link, and changes no file that has
+/// another owner or another name: the directory may be one where others create files.
+///
+/// # Errors
+/// Those of open(2); the file is none of this user's alone.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    // O_NONBLOCK: opening a FIFO must not wait.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    check_own(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Refuses what is no regular file of this user with one name.
+///
+/// # Errors
+/// The reason, without the name of the file.
+pub fn check_own(found: &Metadata) -> io::Result<()> {
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if found.uid() != user {
+        let owner = found.uid();
+        let text = format!("it belongs to user {owner}, and this program runs as user {user}");
+        return Err(io::Error::other(text));
+    }
+    if found.nlink() != 1 {
+        return Err(io::Error::other("it is a hard link to a file with another name"));
+    }
+    Ok(())
+}
+
+/// Returns whether others than the owner may create files in the directory of a resolved path.
+fn is_shared_directory(path: &Path) -> bool {
+    let found = path.parent().map(fs::metadata);
+    found.is_none_or(|found| found.is_ok_and(|found| found.mode() & 0o022 != 0))
+}
+
+fn has_several_names(path: &Path) -> bool {
+    !is_shared_directory(path) && fs::metadata(path).is_ok_and(|found| found.nlink() > 1)
+}
+
+/// Refuses a symbolic link that another user made where others may create files.
+fn check_link(link: &Path) -> io::Result<()> {
+    let owner = fs::symlink_metadata(link)?.uid();
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if owner == user || owner == 0 || !is_shared_directory(link) {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is a link of user {owner} in a directory where others may create files",
+        link.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -112,7 +219,10 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
         let parent = fs::canonicalize(parent.unwrap_or(Path::new(".")))?;
         let whole = parent.join(name);
         match fs::read_link(&whole) {
-            Ok(target) if !whole.starts_with("/proc") => path = parent.join(target),
+            Ok(target) if !whole.starts_with("/proc") => {
+                check_link(&whole)?;
+                path = parent.join(target);
+            }
             _ => return Ok(whole),
         }
     }
@@ -149,6 +259,8 @@ impl Draft {
 
     fn replace(mut self, target: &Path, content: &[u8]) -> io::Result<()> {
         if let Ok(found) = fs::metadata(target) {
+            // Only root can give a file to its former owner.
+            let _ = fchown(&self.file, Some(found.uid()), Some(found.gid()));
             self.file.set_permissions(found.permissions())?;
         }
         self.file.write_all(content)?;
@@ -223,6 +335,79 @@ mod tests {
         }
         symlink("round", path("round")).unwrap();
         assert_eq!(write(&path("round"), "").unwrap_err().raw_os_error(), Some(libc::ELOOP));
+    }
+
+    #[test]
+    fn a_file_with_two_names_keeps_both_unless_others_could_have_made_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        write(&path("one"), "old").unwrap();
+        fs::hard_link(path("one"), path("two")).unwrap();
+        assert!(OutputFile::prepare(&path("one")).unwrap().is(&path("two")));
+        write(&path("one"), "new").unwrap();
+        assert_eq!(fs::read_to_string(path("two")).unwrap(), "new");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        write(&path("one"), "last").unwrap();
+        assert_eq!(fs::read_to_string(path("two")).unwrap(), "new");
+        assert!(!OutputFile::prepare(&path("one")).unwrap().is(&path("two")));
+    }
+
+    #[test]
+    fn no_link_of_another_user_in_a_shared_directory_is_followed() {
+        // SAFETY: geteuid has no arguments and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            let test = "no_link_of_another_user_in_a_shared_directory_is_followed";
+            return testkit::skip(test, "only root can give a link to another user");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        symlink("target", path("link")).unwrap();
+        std::os::unix::fs::lchown(path("link"), Some(65_534), None).unwrap();
+        prepare_log(&path("link")).unwrap();
+        write(&path("link"), "written").unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        for error in [write(&path("link"), "new"), prepare_log(&path("link")).map(drop)] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("link of user 65534"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "written");
+        // The owner stays that of the former file.
+        std::os::unix::fs::chown(path("target"), Some(65_534), None).unwrap();
+        write(&path("target"), "new").unwrap();
+        assert_eq!(fs::metadata(path("target")).unwrap().uid(), 65_534);
+    }
+
+    #[test]
+    fn a_file_that_is_kept_beside_results_is_this_users_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        open_own(&path("own")).unwrap().write_all(b"kept").unwrap();
+        assert_eq!(io::read_to_string(open_own(&path("own")).unwrap()).unwrap(), "kept");
+        symlink("own", path("link")).unwrap();
+        assert_eq!(open_own(&path("link")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        fs::hard_link(path("own"), path("second")).unwrap();
+        let error = open_own(&path("second")).unwrap_err().to_string();
+        assert!(error.contains("hard link"), "{error}");
+        let error = open_own(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_log_waits_for_no_reader_and_follows_no_new_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let made = Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+        assert!(made.success());
+        assert_eq!(prepare_log(&path("fifo")).unwrap_err().raw_os_error(), Some(libc::ENXIO));
+        let log = prepare_log(&path("log")).unwrap();
+        append(&log).unwrap().write_all(b"one ").unwrap();
+        append(&log).unwrap().write_all(b"two").unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one two");
+        fs::remove_file(&log).unwrap();
+        symlink("other", &log).unwrap();
+        assert_eq!(append(&log).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        let own = prepare_log(Path::new("/dev/stderr")).unwrap();
+        assert_eq!(own, Path::new("/proc/self/fd/2"));
     }
 
     #[test]

@@ -6,8 +6,6 @@
 //! why.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -155,21 +153,14 @@ fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
     command.env("FABLE_CONNECTIONS", options.connections.to_string());
     if let Some(file) = &options.statistics {
         // The program may change its directory before the statistics are written.
-        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        let to_error = file.as_os_str() == "-";
-        if !to_error {
-            // A FIFO without a reader is an error; opening it would wait for one.
-            let opened = File::options()
-                .create(true)
-                .append(true)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(&absolute);
-            opened.map_err(|source| RunError::Statistics {
+        let target = if file.as_os_str() == "-" {
+            file.clone()
+        } else {
+            sys::output_file::prepare_log(file).map_err(|source| RunError::Statistics {
                 file: file.display().to_string(),
                 source,
-            })?;
-        }
-        let target = if to_error { file } else { &absolute };
+            })?
+        };
         command.env("FABLE_STATISTICS", target);
     }
     Ok(())

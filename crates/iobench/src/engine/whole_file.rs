@@ -1,11 +1,11 @@
 //! Writes the files that options name; `-` is standard output.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sys::output_file::OutputFile;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::output;
 
 /// A file whose content is written at once, as [`OutputFile`] does.
@@ -27,6 +27,17 @@ impl WholeFile {
     /// Returns whether other files can be beside it.
     pub(crate) fn is_regular(&self) -> bool {
         self.file.is_regular()
+    }
+
+    /// Refuses a file that is read as well: its content would be lost.
+    pub(crate) fn check_is_no_input(&self, inputs: &[PathBuf]) -> Result<()> {
+        match inputs.iter().find(|input| self.file.is(input)) {
+            None => Ok(()),
+            Some(_) => Err(Error::setup(
+                format!("{} is an input, and would be replaced by the output", self.shown),
+                "choose another file for the output",
+            )),
+        }
     }
 
     /// Writes a value as JSON.

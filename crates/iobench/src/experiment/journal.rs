@@ -4,7 +4,7 @@
 //! run, then a line per measurement. It is removed when the result file is complete.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -125,7 +125,9 @@ impl Journal {
         let path = path_beside(result);
         let shown = path.display().to_string();
         let (mut entries, mut kept) = (Vec::new(), 0);
-        let text = if path.exists() { read(&path, &shown)? } else { String::new() };
+        let mut file =
+            sys::output_file::open_own(&path).context(format!("write {shown}"), REMEDY)?;
+        let text = read(&mut file, &shown)?;
         // A run that was killed right at its start leaves an empty journal.
         if !text.is_empty() {
             let mut lines = text.split_inclusive('\n');
@@ -139,12 +141,6 @@ impl Journal {
                 kept += line.len();
             }
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .context(format!("write {shown}"), REMEDY)?;
         file.set_len(kept as u64).context(format!("write {shown}"), REMEDY)?;
         let mut journal = Journal { file, path };
         journal.seek_end()?;
@@ -176,13 +172,13 @@ impl Journal {
     }
 }
 
-fn read(path: &Path, shown: &str) -> Result<String> {
+fn read(file: &mut File, shown: &str) -> Result<String> {
     let remedy = "it is the journal of an interrupted run; remove it to measure from the start";
-    let length = fs::metadata(path).context(format!("read {shown}"), remedy)?.len();
+    let length = file.metadata().context(format!("read {shown}"), remedy)?.len();
     if length > MOST_BYTES {
         return Err(Error::setup(format!("{shown} has {length} bytes"), remedy));
     }
-    fs::read_to_string(path).context(format!("read {shown}"), remedy)
+    std::io::read_to_string(file).context(format!("read {shown}"), remedy)
 }
 
 fn check_identity(
@@ -248,7 +244,7 @@ mod tests {
         drop(journal);
         let partial = directory.path().join("out.json.partial");
         let length = fs::metadata(&partial).unwrap().len();
-        OpenOptions::new().write(true).open(&partial).unwrap().set_len(length - 3).unwrap();
+        File::options().write(true).open(&partial).unwrap().set_len(length - 3).unwrap();
         let (mut journal, entries, seed) = open(&result, 99, true).unwrap();
         assert_eq!((entries, seed), (vec![(key(0), 10)], 7));
         journal.record(key(1), &12_u32).unwrap();
@@ -271,5 +267,15 @@ mod tests {
         assert!(open(&result, 8, false).unwrap().1.is_empty(), "an empty journal is a new one");
         fs::write(directory.path().join("out.json.partial"), "something else\n").unwrap();
         assert!(open(&result, 7, true).err().unwrap().to_string().contains("no journal"));
+    }
+
+    #[test]
+    fn no_link_at_the_name_of_the_journal_is_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "").unwrap();
+        std::os::unix::fs::symlink(&victim, directory.path().join("out.json.partial")).unwrap();
+        assert!(open(&directory.path().join("out.json"), 7, true).is_err());
+        assert_eq!(fs::read(&victim).unwrap(), b"");
     }
 }

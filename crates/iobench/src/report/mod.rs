@@ -39,9 +39,10 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
             format!("give at most {MOST_FILES}"),
         ));
     }
+    let file = WholeFile::prepare(&arguments.output)?;
+    file.check_is_no_input(&arguments.files)?;
     let files = arguments.files.iter().map(|file| input::read(file));
     let page = render(&Section::all(files.collect::<Result<_>>()?))?;
-    let file = WholeFile::prepare(&arguments.output)?;
     let is_printed = file.is_standard_output();
     file.write_bytes(page.as_bytes())?;
     if !is_printed {

@@ -37,6 +37,24 @@ fn page_of(documents: &[&Value]) -> String {
     stdout(&output)
 }
 
+#[test]
+fn no_result_replaces_an_input() {
+    let document = rounds(&[40.0, 41.0, 42.0]).to_string();
+    let file = Scratch::with(&document);
+    let link = scratch_file();
+    std::os::unix::fs::symlink(file.path(), &link).unwrap();
+    for output in [file.path(), link.to_str().unwrap()] {
+        let result = run(&["report", file.path(), "-o", output]);
+        assert_eq!(result.status.code(), Some(1), "{}", stdout(&result));
+        assert!(stderr(&result).contains("is an input"), "{}", stderr(&result));
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), document);
+    }
+    let result = run(&["diff", file.path(), file.path(), "--json", file.path()]);
+    assert!(stderr(&result).contains("is an input"), "{}", stderr(&result));
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), document);
+    std::fs::remove_file(link).unwrap();
+}
+
 fn diff(old: &Value, new: &Value, more: &[&str]) -> Output {
     let (old, new) = (Scratch::with(old.to_string()), Scratch::with(new.to_string()));
     run(&[&["diff", old.path(), new.path()], more].concat())

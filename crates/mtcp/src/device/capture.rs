@@ -8,7 +8,7 @@ use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,19 +132,7 @@ fn create_private(path: &Path) -> io::Result<File> {
     if found.file_type().is_char_device() {
         return Ok(file);
     }
-    if !found.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    if found.uid() != user {
-        let owner = found.uid();
-        let text = format!("it belongs to user {owner}, and this program runs as user {user}");
-        return Err(io::Error::other(text));
-    }
-    if found.nlink() != 1 {
-        return Err(io::Error::other("it is a hard link to a file with another name"));
-    }
+    sys::output_file::check_own(&found)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.set_len(0)?;
     Ok(file)
