@@ -17,6 +17,8 @@
 //! - `reference`: [`documented`], [`field_names`], [`expected_fields`]: names in the reference
 //!   pages, and in the code.
 //! - `broken`: [`BrokenOutput`], [`assert_result_is_not_lost`]: outputs that take no data.
+//! - [`link`], [`random`]: a network that loses, delays and changes packets, and the generator of
+//!   its chances.
 //! - `content`: [`content()`], bytes in which a lost or repeated block is detected.
 //!
 //! Functions panic if the test has failed, with the caller's location where that is more useful.
@@ -26,8 +28,10 @@ mod content;
 mod cpus;
 mod handshakes;
 mod limits;
+pub mod link;
 mod namespace;
 pub mod process;
+pub mod random;
 mod reference;
 mod refusal;
 mod requirements;

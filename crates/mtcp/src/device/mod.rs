@@ -1,7 +1,6 @@
 //! Defines the interface of packet devices, the trait `Device`, and implements it in its modules.
 
 pub mod capture;
-pub mod impaired;
 pub mod memory;
 pub mod packet;
 pub mod tap;

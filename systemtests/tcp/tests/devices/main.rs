@@ -51,7 +51,6 @@ conformance!(
     xdp_native,
     xdp_generic,
     captured,
-    impaired,
 );
 
 #[test]

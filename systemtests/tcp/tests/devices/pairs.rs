@@ -1,13 +1,11 @@
 //! Provides pairs of connected devices of each kind.
 
 use mtcp::device::capture::{CaptureDevice, CaptureLimits};
-use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
 use mtcp::device::xdp::{AttachMode, XdpOptions, XdpPort};
 use mtcp::device::{Device, Link};
-use std::time::Duration;
 use testkit::Namespace;
 
 /// Two connected devices.
@@ -43,20 +41,6 @@ pub(crate) fn captured() -> Pair {
     control.start(file.path(), CaptureLimits::default()).unwrap();
     let vanish = Box::new(move || drop(file));
     Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish }
-}
-
-/// A pair with a network that only delays received frames, which changes nothing either. A delay of
-/// sent frames would need a sender that calls again.
-pub(crate) fn impaired() -> Pair {
-    let (left, right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-    let impairment = Impairment {
-        delay: Duration::from_micros(50),
-        jitter: Duration::from_micros(50),
-        ..Impairment::default()
-    };
-    let left =
-        ImpairedDevice::new(left, impairment, Impairment::default(), 1, monotonic()).unwrap();
-    Pair { left: Box::new(left), right: Box::new(right), lossy: true, vanish: Box::new(|| ()) }
 }
 
 pub(crate) fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {

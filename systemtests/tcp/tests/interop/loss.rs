@@ -1,13 +1,13 @@
 //! Tests impaired networks between the stack and the kernel.
 
 use crate::exchange::Plan;
+use crate::impaired::ImpairedDevice;
 use crate::site::{Kind, OUR_INTERFACE, OURS, Site};
 use crate::sockets::OurSockets;
 use mtcp::Mtcp;
 use mtcp::device::Device;
-use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
-use std::time::Duration;
+use testkit::link::{Burst, Impairment};
 
 const PLANS: [Plan; 4] = [
     Plan { up_bytes: 400_000, down_bytes: 400_000, seed: 11 },
@@ -83,7 +83,7 @@ fn five_in_a_hundred_are_lost() {
 }
 
 /// Starts a stack on a packet socket with the same impairment in both directions.
-fn impaired(site: &Site, impairment: Impairment, seed: u64) -> Mtcp {
+fn impaired(site: &Site, impairment: &Impairment, seed: u64) -> Mtcp {
     let options = PacketOptions {
         interface: OUR_INTERFACE.to_owned(),
         addresses: OURS.to_vec(),
@@ -91,8 +91,7 @@ fn impaired(site: &Site, impairment: Impairment, seed: u64) -> Mtcp {
     };
     site.ours.run(|| {
         let device = PacketDevice::open(&options).expect("a packet socket").remove(0);
-        let device = ImpairedDevice::new(device, impairment, impairment, seed, monotonic())
-            .expect("descriptors");
+        let device = ImpairedDevice::new(device, impairment, seed);
         let devices: Vec<Box<dyn Device>> = vec![Box::new(device)];
         Mtcp::with_devices(site.config(), devices).expect("the stack starts")
     })
@@ -100,28 +99,29 @@ fn impaired(site: &Site, impairment: Impairment, seed: u64) -> Mtcp {
 
 #[test]
 fn a_network_that_doubles_delays_reorders_and_corrupts() {
-    let delay = Duration::from_millis(5);
-    let jitter = Duration::from_millis(2);
+    let none = Impairment { reorder_ns: 2_000_000, ..Impairment::default() };
+    let delay_ns = 5_000_000;
+    let burst = Some(Burst { enter: 0.005, leave: 0.25, loss: 1.0 });
     let laws = [
-        ("doubled", Impairment { duplication: 0.2, ..Impairment::default() }),
-        ("delayed", Impairment { delay, jitter, ..Impairment::default() }),
-        ("reordered", Impairment { reordering: 0.1, ..Impairment::default() }),
-        ("corrupted", Impairment { corruption: 0.02, ..Impairment::default() }),
-        ("burst", Impairment { burst: 0.005, burst_frames: 4.0, ..Impairment::default() }),
+        ("doubled", Impairment { duplicate: 0.2, ..none.clone() }),
+        ("delayed", Impairment { delay_ns, jitter_ns: 2_000_000, ..none.clone() }),
+        ("reordered", Impairment { reorder: 0.1, ..none.clone() }),
+        ("corrupted", Impairment { corrupt: 0.02, ..none.clone() }),
+        ("burst", Impairment { burst, ..none.clone() }),
         (
             "all of it",
             Impairment {
                 loss: 0.01,
-                duplication: 0.05,
-                reordering: 0.05,
-                corruption: 0.01,
-                delay,
-                ..Impairment::default()
+                duplicate: 0.05,
+                reorder: 0.05,
+                corrupt: 0.01,
+                delay_ns,
+                ..none
             },
         ),
     ];
     for (seed, (name, impairment)) in (0x5eed..).zip(laws) {
         let site = Site::new(Kind::Packet);
-        both_roles(&site, || impaired(&site, impairment, seed), &format!("{name}, seed {seed}"));
+        both_roles(&site, || impaired(&site, &impairment, seed), &format!("{name}, seed {seed}"));
     }
 }

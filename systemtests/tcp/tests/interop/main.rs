@@ -9,6 +9,7 @@ mod changes;
 mod cores;
 mod crowd;
 mod exchange;
+mod impaired;
 mod loss;
 mod matrix;
 mod memory;

@@ -145,7 +145,7 @@ fn flood(own: SocketAddr, count: u16, random: &mut Random) -> Vec<Vec<u8>> {
             Draft {
                 source: SocketAddr::new(source, 1024 + number),
                 destination: own,
-                sequence: random.next() as u32,
+                sequence: random.next_u64() as u32,
                 acknowledgement: 0,
                 flags: SYN,
                 window: 1000,
@@ -159,7 +159,7 @@ fn flood(own: SocketAddr, count: u16, random: &mut Random) -> Vec<Vec<u8>> {
 
 /// A packet with a valid IP header and arbitrary bytes after it.
 fn noise(own: SocketAddr, peer: SocketAddr, random: &mut Random) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next() as u8).collect();
+    let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next_u64() as u8).collect();
     let protocol = random.pick(&[packet::TCP, packet::ICMP, packet::ICMP_V6, 0, 43, 44, 60]);
     let mut bytes = packet::with_ip(peer.ip(), own.ip(), protocol, &bytes);
     if random.chance(0.5) {

@@ -12,7 +12,7 @@ fn table() -> &'static [u8] {
     TABLE.get_or_init(|| {
         let mut random = Random::new(0);
         let mut bytes: Vec<u8> =
-            (0..PERIOD.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+            (0..PERIOD.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
         bytes.truncate(PERIOD);
         bytes
     })

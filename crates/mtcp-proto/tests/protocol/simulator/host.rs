@@ -184,7 +184,7 @@ fn is_outstanding(info: &ConnectionInfo) -> bool {
 fn new_stack(scenario: &Scenario, number: usize, now_ns: u64) -> Result<Stack, String> {
     let mut random = Random::new(scenario.seed ^ (number as u64) << 60);
     let mut secret = [0; 32];
-    secret.iter_mut().for_each(|byte| *byte = random.next() as u8);
+    secret.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
     let now = Instant::from_nanos(now_ns);
     let config = scenario.hosts[number].config.clone();
     let mut stack =

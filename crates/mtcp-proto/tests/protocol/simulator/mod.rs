@@ -9,13 +9,13 @@ pub(crate) mod attack;
 mod content;
 mod device;
 mod host;
-pub(crate) mod link;
 mod model;
 mod packet;
 mod pcap;
-pub(crate) mod random;
 pub(crate) mod report;
 pub(crate) mod scenario;
 mod verdict;
 mod watch;
 mod world;
+
+pub(crate) use testkit::{link, random};

@@ -1,66 +1,83 @@
-//! Simulates one direction of a path, with all impairments of packets.
+//! Simulates one direction of a path, with all impairments of packets: times and packets are passed
+//! in, and a seed determines all random events.
 
-use super::random::Random;
+use crate::random::Random;
 
 /// Loss in bursts (Gilbert 1960, Elliott 1963): two states, of which the bad one loses packets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Burst {
-    pub(crate) enter: f64,
-    pub(crate) leave: f64,
-    pub(crate) loss: f64,
+pub struct Burst {
+    /// The probability per packet that the bad state begins.
+    pub enter: f64,
+    /// The probability per packet that it ends.
+    pub leave: f64,
+    /// The probability of a loss in it.
+    pub loss: f64,
 }
 
 /// A limit of the rate, and the queue before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    pub(crate) bytes_per_second: u64,
+pub struct Rate {
+    /// The rate in bytes per second; not zero.
+    pub bytes_per_second: u64,
     /// Queue length beyond which packets are dropped.
-    pub(crate) queue_bytes: u64,
+    pub queue_bytes: u64,
     /// Queue length beyond which packets of ECN-capable senders are marked instead.
-    pub(crate) mark_bytes: Option<u64>,
+    pub mark_bytes: Option<u64>,
 }
 
 /// A hop with a smaller MTU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Narrow {
-    pub(crate) mtu: u16,
+pub struct Narrow {
+    /// The longest packet that passes, in bytes.
+    pub mtu: u16,
     /// Whether the router sends an ICMP message.
-    pub(crate) tells: bool,
+    pub tells: bool,
 }
 
 /// The impairments of a link. The default has none and no delay.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Impairment {
-    pub(crate) loss: f64,
-    pub(crate) burst: Option<Burst>,
+pub struct Impairment {
+    /// The probability that a packet is lost by itself.
+    pub loss: f64,
+    /// Loss in bursts; during one its probability replaces `loss`.
+    pub burst: Option<Burst>,
     /// The probability that a packet is delayed so that others overtake it.
-    pub(crate) reorder: f64,
+    pub reorder: f64,
     /// The longest such delay.
-    pub(crate) reorder_ns: u64,
-    pub(crate) duplicate: f64,
-    pub(crate) corrupt: f64,
-    pub(crate) delay_ns: u64,
+    pub reorder_ns: u64,
+    /// The probability that a packet arrives twice.
+    pub duplicate: f64,
+    /// The probability that one bit of a packet is flipped.
+    pub corrupt: f64,
+    /// The delay of all packets.
+    pub delay_ns: u64,
     /// Random delay that does not change the order.
-    pub(crate) jitter_ns: u64,
-    pub(crate) rate: Option<Rate>,
-    pub(crate) narrow: Option<Narrow>,
+    pub jitter_ns: u64,
+    /// A limit of the rate.
+    pub rate: Option<Rate>,
+    /// A hop with a smaller MTU.
+    pub narrow: Option<Narrow>,
     /// Periods in which all packets are lost: start and end.
-    pub(crate) outages: Vec<(u64, u64)>,
+    pub outages: Vec<(u64, u64)>,
 }
 
 /// A packet that will arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    pub(crate) at_ns: u64,
-    pub(crate) bytes: Vec<u8>,
+pub struct Arrival {
+    /// The time of its arrival.
+    pub at_ns: u64,
+    /// The packet as it arrives.
+    pub bytes: Vec<u8>,
     /// Whether one of its bits was flipped.
-    pub(crate) corrupt: bool,
+    pub corrupt: bool,
 }
 
 /// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub enum Delivery {
+    /// It arrives at least once.
     Carried,
+    /// It does not arrive.
     Lost,
     /// The packet was too long for a hop that reports it; contains the hop's MTU.
     TooLong(u16),
@@ -68,8 +85,10 @@ pub(crate) enum Delivery {
 
 /// A running link.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     impairment: Impairment,
+    /// Bytes of the link-layer header before each packet.
+    header_bytes: usize,
     random: Random,
     bad: bool,
     /// The time at which the last bit of the queue has been sent.
@@ -78,19 +97,28 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(impairment: Impairment, random: Random) -> Link {
-        Link { impairment, random, bad: false, free_at_ns: 0, last_arrival_ns: 0 }
+    /// A link that carries IP packets.
+    pub fn new(impairment: Impairment, random: Random) -> Link {
+        let header_bytes = 0;
+        Link { impairment, header_bytes, random, bad: false, free_at_ns: 0, last_arrival_ns: 0 }
+    }
+
+    /// A link that carries Ethernet frames. Only those that contain IP packets are corrupted.
+    pub fn of_frames(impairment: Impairment, random: Random) -> Link {
+        Link { header_bytes: 14, ..Link::new(impairment, random) }
     }
 
     /// Takes a packet; appends its arrivals, if any.
-    pub(crate) fn carry(
+    pub fn carry(
         &mut self,
         now_ns: u64,
         mut bytes: Vec<u8>,
         arrivals: &mut Vec<Arrival>,
     ) -> Delivery {
-        if let Some(narrow) =
-            self.impairment.narrow.filter(|narrow| bytes.len() > narrow.mtu.into())
+        if let Some(narrow) = self
+            .impairment
+            .narrow
+            .filter(|narrow| bytes.len() - self.header_bytes > narrow.mtu.into())
         {
             return if narrow.tells { Delivery::TooLong(narrow.mtu) } else { Delivery::Lost };
         }
@@ -111,10 +139,8 @@ impl Link {
             let at_ns = at_ns + later_ns;
             arrivals.push(Arrival { at_ns, bytes: bytes.clone(), corrupt: false });
         }
-        let corrupt = self.random.chance(self.impairment.corrupt);
-        if corrupt {
-            self.flip(&mut bytes);
-        }
+        let corrupt = self.random.chance(self.impairment.corrupt)
+            && flip(&mut bytes[self.header_bytes..], &mut self.random);
         arrivals.push(Arrival { at_ns, bytes, corrupt });
         Delivery::Carried
     }
@@ -144,31 +170,46 @@ impl Link {
             return None;
         }
         if rate.mark_bytes.is_some_and(|mark| waiting_ns > time_of(mark)) {
-            mark(bytes);
+            mark(&mut bytes[self.header_bytes..]);
         }
         self.free_at_ns = now_ns + waiting_ns + time_of(bytes.len() as u64);
         Some(self.free_at_ns)
     }
+}
 
-    /// Flips one bit, which the checksums always detect. IPv6 headers have no checksum of their
-    /// own.
-    fn flip(&mut self, bytes: &mut [u8]) {
-        let start = if bytes[0] >> 4 == 4 { 0 } else { 40 };
-        let bit = start * 8 + self.random.below(((bytes.len() - start) * 8) as u64) as usize;
-        bytes[bit / 8] ^= 1 << (bit % 8);
-    }
+/// Flips one bit of an IP packet, which the checksums always detect. IPv6 headers have no checksum
+/// of their own. False, without a change, for other packets.
+fn flip(bytes: &mut [u8], random: &mut Random) -> bool {
+    let start = match bytes[0] >> 4 {
+        4 => 0,
+        6 => 40,
+        _ => return false,
+    };
+    let bit = start * 8 + random.below(((bytes.len() - start) * 8) as u64) as usize;
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    true
 }
 
 /// Sets "congestion experienced" if the sender supports ECN (RFC 3168, section 5).
 fn mark(packet: &mut [u8]) {
-    if packet[0] >> 4 == 4 {
-        if packet[1] & 3 != 0 {
+    match packet[0] >> 4 {
+        4 if packet[1] & 3 != 0 => {
             packet[1] |= 3;
-            super::packet::finish_ip(packet);
+            packet[10..12].copy_from_slice(&[0, 0]);
+            let total = !header_sum(packet);
+            packet[10..12].copy_from_slice(&total.to_be_bytes());
         }
-    } else if packet[1] & 0x30 != 0 {
-        packet[1] |= 0x30;
+        6 if packet[1] & 0x30 != 0 => packet[1] |= 0x30,
+        _ => {}
     }
+}
+
+/// The ones' complement sum (RFC 1071) of an IPv4 header without options.
+fn header_sum(packet: &[u8]) -> u16 {
+    let words = packet[..20].chunks_exact(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+    let total: u32 = words.sum();
+    let folded = (total & 0xffff) + (total >> 16);
+    ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 #[cfg(test)]
@@ -176,8 +217,9 @@ mod tests {
     use super::*;
 
     fn packet(bytes: usize) -> Vec<u8> {
-        let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        super::super::packet::with_ip(ends.0, ends.1, 6, &vec![7; bytes - 20])
+        let mut packet = vec![7; bytes];
+        packet[..2].copy_from_slice(&[0x45, 0]);
+        packet
     }
 
     /// Sends packets a millisecond apart.
@@ -237,13 +279,13 @@ mod tests {
         let mut arrivals = Vec::new();
         let mut bytes = packet(100);
         bytes[1] = 2;
-        super::super::packet::finish_ip(&mut bytes);
         let fates: Vec<_> = (0..20).map(|_| link.carry(0, bytes.clone(), &mut arrivals)).collect();
         assert_eq!(fates.iter().filter(|delivery| **delivery == Delivery::Carried).count(), 11);
         let times: Vec<_> = arrivals.iter().map(|arrival| arrival.at_ns).collect();
         assert_eq!(times[..3], [100_000, 200_000, 300_000]);
         let marked: Vec<_> = arrivals.iter().map(|arrival| arrival.bytes[1]).collect();
         assert_eq!(marked, [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3]);
+        assert_eq!(header_sum(&arrivals[10].bytes), 0xffff, "the checksum fits again");
     }
 
     #[test]
@@ -254,6 +296,22 @@ mod tests {
             let mut link = Link::new(impairment, Random::new(3));
             assert_eq!(link.carry(0, packet(61), &mut Vec::new()), delivery);
             assert_eq!(link.carry(0, packet(60), &mut Vec::new()), Delivery::Carried);
+        }
+    }
+
+    #[test]
+    fn of_frames_only_packets_are_corrupted() {
+        let all = Impairment { corrupt: 1.0, ..Impairment::default() };
+        let mut link = Link::of_frames(all, Random::new(3));
+        let (mut arrivals, header) = (Vec::new(), [9; 14]);
+        let request = [&header[..], &[0, 1, 8, 0], &[0; 24]].concat();
+        link.carry(0, request.clone(), &mut arrivals);
+        assert_eq!((&arrivals[0].bytes, arrivals[0].corrupt), (&request, false), "ARP");
+        for _ in 0..100 {
+            arrivals.clear();
+            link.carry(0, [&header[..], &packet(21)].concat(), &mut arrivals);
+            assert!(arrivals[0].corrupt && arrivals[0].bytes[..14] == header);
+            assert_ne!(arrivals[0].bytes[14..], packet(21));
         }
     }
 }
