@@ -11,7 +11,7 @@ use crate::wait::KeptOpen;
 use crate::{address, report, state};
 use core::ffi::c_int;
 use libc::{pollfd, sockaddr, socklen_t};
-use mtcp::{Events, OptionName, SocketOption};
+use mtcp::Events;
 use preload::real;
 use std::io;
 use std::net::SocketAddr;
@@ -116,9 +116,8 @@ pub(crate) unsafe fn accept(
     needs_number: bool,
     place: PeerNameBuffer,
 ) -> Outcome<Option<Accepted>> {
-    match world.context.option(listener.descriptor, OptionName::AcceptConnections) {
-        Ok(SocketOption::AcceptConnections(true)) => {}
-        _ => return failure(libc::EINVAL),
+    if !world.context.accepts_connections(listener.descriptor)? {
+        return failure(libc::EINVAL);
     }
     let state::Socket { kernel: Some(kernel), nonblocking, .. } = *world.socket(listener)? else {
         return of_stack(world, listener, flags, needs_number);

@@ -7,26 +7,6 @@ use libc::socklen_t;
 use mtcp::{Context, Descriptor};
 use preload::real;
 
-/// Options that are copied unchanged.
-const OPTIONS: [(c_int, c_int); 16] = [
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, libc::SO_LINGER),
-    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
-    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_CORK),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-];
-
 /// The kernel's value of TCP_MAXSEG until it is set.
 const DEFAULT_SEGMENT: i32 = 536;
 
@@ -51,7 +31,7 @@ impl Options {
     /// `ENOBUFS`, `ENOMEM`, `EBADF`.
     pub(crate) fn of(fd: c_int) -> Outcome<Options> {
         let mut all = Vec::new();
-        for (level, name) in OPTIONS {
+        for (level, name) in mtcp::copied_options() {
             all.extend(Setting::of(fd, level, name)?);
         }
         let segment = Setting::of(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;

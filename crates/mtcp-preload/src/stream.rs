@@ -1,15 +1,16 @@
 //! Reads and writes sockets of the stack, blocking or not.
 
 use crate::outcome::{Outcome, failure, would_block};
-use crate::state::{self, World};
+use crate::state;
 use crate::table::Handle;
 use crate::vectors::Vectors;
 use crate::wait::{self, Interrupted, KeptOpen};
 use core::ffi::c_int;
 use libc::{iovec, off_t};
-use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
+use mtcp::{Context, Descriptor, Events, Flags};
 use preload::deadline::Deadline;
 use std::ptr;
+use std::time::Duration;
 
 /// Bytes of a file that are read at once for sending.
 const FILE_CHUNK: usize = 64 << 10;
@@ -17,6 +18,9 @@ const FILE_CHUNK: usize = 64 << 10;
 /// Bytes of the buffer for discarded data, and the most times that one call fills it.
 const DISCARD_CHUNK: usize = 64 << 10;
 const DISCARDS_MAX: usize = 1024;
+
+/// Reads how long calls of one direction wait.
+type TimeLimit = fn(&mut Context, Descriptor) -> Outcome<Option<Duration>>;
 
 /// Makes an attempt, and repeats it if the socket is blocking. A call that sleeps, or that makes
 /// further attempts (less than `wanted` was moved), keeps the socket in `held`.
@@ -27,7 +31,7 @@ fn attempt(
     socket: Handle,
     held: &mut KeptOpen,
     (nonblocking, wanted): (bool, usize),
-    time: OptionName,
+    time: TimeLimit,
     mut attempt: impl FnMut(&mut Context) -> Outcome<usize>,
 ) -> Outcome<usize> {
     let deadline = {
@@ -50,7 +54,7 @@ fn attempt(
             return attempt(&mut world.context);
         }
         held.hold(world, socket)?;
-        deadline_of(world, socket, time)
+        Deadline::after(time(&mut world.context, socket.descriptor)?)
     };
     let done = wait::until(deadline, None, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
@@ -60,16 +64,6 @@ fn attempt(
         }
     })?;
     done.map_or_else(|| failure(libc::EAGAIN), Ok)
-}
-
-/// Returns the deadline of a call on a socket, from the time limit of this option.
-fn deadline_of(world: &mut World, socket: Handle, time: OptionName) -> Deadline {
-    match world.context.option(socket.descriptor, time) {
-        Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
-            Deadline::after(time)
-        }
-        _ => Deadline::Never,
-    }
 }
 
 /// Receives data into buffers. An end or error of the stream after data is reported by the next
@@ -103,7 +97,7 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
     let (mut done, mut held) = (0, KeptOpen::default());
     loop {
         let how = (nonblocking, if whole { rooms.bytes() - done } else { 0 });
-        let outcome = attempt(socket, &mut held, how, OptionName::ReceiveTimeout, |context| {
+        let outcome = attempt(socket, &mut held, how, Context::receive_timeout, |context| {
             if done == 0 {
                 return receive_some(context, descriptor, rooms, 0, flags);
             }
@@ -131,7 +125,7 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
 /// error, a signal, a time limit or a shutdown(2) by another thread. The next call reports the
 /// error.
 fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<usize> {
-    let (descriptor, time) = (socket.descriptor, OptionName::ReceiveTimeout);
+    let (descriptor, time) = (socket.descriptor, Context::receive_timeout as TimeLimit);
     let mut shutdowns = 0;
     let first = attempt(socket, &mut KeptOpen::default(), (true, 0), time, |context| {
         shutdowns = context.shutdowns(descriptor)?;
@@ -144,7 +138,7 @@ fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<
             Err(error) if would_block(&error) && !world.socket(socket)?.nonblocking => {}
             done => return done,
         }
-        deadline_of(world, socket, time)
+        Deadline::after(time(&mut world.context, socket.descriptor)?)
     };
     let ends = Events::IN | Events::ERROR | Events::HANG_UP;
     let interrupted = Interrupted::Ends(ptr::null());
@@ -212,7 +206,7 @@ pub(crate) fn transmit(socket: Handle, data: Vectors<'_>, flags: c_int) -> Outco
     let (mut done, mut held) = (0, KeptOpen::default());
     loop {
         let how = (nonblocking, data.bytes() - done);
-        let outcome = attempt(socket, &mut held, how, OptionName::SendTimeout, |context| {
+        let outcome = attempt(socket, &mut held, how, Context::send_timeout, |context| {
             if done > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
                 return Ok(0);
             }

@@ -95,8 +95,8 @@ mod system;
 pub use self::config::{Config, ConfigError};
 pub use self::engine::{Engine, EngineCounters, EngineFailure};
 pub use self::socket::{
-    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
-    PipeWriter, SIOCATMARK, SocketOption, TcpInfo,
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, PipeWriter,
+    SIOCATMARK, copied_options,
 };
 pub use self::start::{Mtcp, StartError};
 pub use self::system::pin;

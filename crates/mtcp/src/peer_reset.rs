@@ -86,7 +86,8 @@ fn attempt(
     let family = if local.is_ipv4() { Family::V4 } else { Family::V6 };
     let descriptor = context.socket(family)?;
     context.set_nonblocking(descriptor, true)?;
-    context.set_option(descriptor, crate::SocketOption::ReuseAddress(true))?;
+    let on = 1_i32.to_ne_bytes();
+    context.setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;
     context.bind(descriptor, local)?;
     match context.connect(descriptor, remote) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(descriptor),

@@ -9,7 +9,7 @@ use crate::wait::{self, Interrupted};
 use crate::{address, adopt, epoll, options, settings, shutdowns};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
-use mtcp::{Family, OptionName, SocketOption};
+use mtcp::Family;
 use preload::deadline::Deadline;
 use preload::hooks::sockets::Sockets;
 use preload::real;
@@ -196,10 +196,7 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
             Err(error) if pending(&error) && !world.socket(socket)?.nonblocking => {}
             done => return done,
         }
-        match world.context.option(descriptor, OptionName::SendTimeout) {
-            Ok(SocketOption::SendTimeout(time)) => Deadline::after(time),
-            _ => Deadline::Never,
-        }
+        Deadline::after(world.context.send_timeout(descriptor)?)
     };
     let done = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
@@ -224,10 +221,9 @@ unsafe fn accept_stream(
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
         let socket = *world.socket(listener)?;
-        let deadline = match world.context.option(listener.descriptor, OptionName::ReceiveTimeout) {
-            _ if socket.nonblocking => Deadline::Now,
-            Ok(SocketOption::ReceiveTimeout(time)) => Deadline::after(time),
-            _ => Deadline::Never,
+        let deadline = match socket.nonblocking {
+            true => Deadline::Now,
+            false => Deadline::after(world.context.receive_timeout(listener.descriptor)?),
         };
         (deadline, socket.kernel.map(listener::question))
     };

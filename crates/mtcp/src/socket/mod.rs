@@ -3,7 +3,6 @@
 //!
 //! One layer serves both modes of an engine; `Port` hides the difference. All names are those of
 //! POSIX. Errors are [`std::io::Error`]s with the errno of the man page.
-//! carry the errno of the man page.
 
 mod closing;
 mod control;
@@ -15,17 +14,17 @@ mod lifecycle;
 pub(crate) mod naming;
 pub(crate) mod options;
 mod pipe;
-pub(crate) mod raw;
 pub(crate) mod settings;
 mod stream;
 mod table;
+pub(crate) mod tcp_info;
 mod urgent;
 
 pub use self::closing::Linger;
 pub use self::control::SIOCATMARK;
 pub use self::epoll::EpollControl;
 pub use self::events::{EpollEvent, Events};
-pub use self::options::{OptionName, SocketOption, TcpInfo};
+pub use self::options::copied_options;
 pub use self::pipe::PipeWriter;
 pub use self::stream::Flags;
 
@@ -54,8 +53,7 @@ pub struct Descriptor(pub u32);
 pub enum Family {
     /// IPv4: `AF_INET`.
     V4,
-    /// IPv6: `AF_INET6`; also IPv4 with IPv4-mapped addresses, unless [`SocketOption::Ipv6Only`] is
-    /// set.
+    /// IPv6: `AF_INET6`; also IPv4 with IPv4-mapped addresses, unless `IPV6_V6ONLY` is set.
     V6,
 }
 

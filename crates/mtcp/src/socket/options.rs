@@ -1,187 +1,339 @@
-//! Implements socket options, each with a type and a description of its effect. See socket(7) and
-//! tcp(7).
+//! Implements socket options in the format of setsockopt(2) and getsockopt(2), from one table. See
+//! socket(7) and tcp(7).
 
 use super::errors::{errno, failure, from};
 use super::settings::Extras;
-use super::{Context, Descriptor, Phase};
-use mtcp_proto::{Congestion, ConnectionInfo, Options};
+use super::{Context, Descriptor, Phase, tcp_info};
+use crate::config::CONGESTION;
+use libc::{IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
+use mtcp_proto::ConnectionInfo;
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// An option with its value, for setting and for reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SocketOption {
-    /// `SO_ERROR`: the errno of a failure that was not reported yet, 0 if none. Read-only; reading
-    /// clears it.
-    Error(i32),
-    /// `SO_TYPE`: always `SOCK_STREAM`. Read-only.
-    Type(i32),
-    /// `SO_ACCEPTCONN`: whether the socket listens. Read-only.
-    AcceptConnections(bool),
-    /// `SO_REUSEADDR`: sockets that both have it may be bound to one address, as long as none
-    /// listens. Ports in TIME_WAIT never prevent a listener from starting here.
-    ReuseAddress(bool),
-    /// `SO_REUSEPORT`: sockets that all have it may be bound to one address, and listen on it; new
-    /// connections are distributed among them.
-    ReusePort(bool),
-    /// `SO_OOBINLINE`: urgent bytes stay in the stream.
-    OutOfBandInline(bool),
-    /// `SO_KEEPALIVE`: whether a silent peer is probed.
-    KeepAlive(bool),
-    /// `SO_LINGER`: how long `close` waits until written data is acknowledged; zero makes `close` a
-    /// reset.
-    Linger(Option<Duration>),
-    /// `SO_SNDBUF`, in bytes: limited to 4 KiB to 64 MiB. Unlike the kernel's it is not doubled,
-    /// because only data counts.
-    SendBuffer(u32),
-    /// `SO_RCVBUF`, in bytes, in the same way. Before connecting or listening it also determines
-    /// how large the window can become.
-    ReceiveBuffer(u32),
-    /// `SO_RCVLOWAT`: number of bytes at which the socket becomes readable.
-    ReceiveLowWater(u32),
-    /// `SO_RCVTIMEO`: how long reading and accepting block before they fail with `EAGAIN`.
-    ReceiveTimeout(Option<Duration>),
-    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which fails with `EINPROGRESS`.
-    SendTimeout(Option<Duration>),
-    /// `IPV6_V6ONLY`: a socket bound to `::` accepts no IPv4 connections. Without it, it does, and
-    /// calls return their addresses as IPv6 ones (`::ffff:10.0.0.1`). Takes effect before
-    /// listening.
-    Ipv6Only(bool),
-    /// `TCP_NODELAY`: small segments are sent at once.
-    NoDelay(bool),
-    /// `TCP_CORK`: only full segments, or data that has waited for about 200 ms, are sent until it
-    /// is cleared.
-    Cork(bool),
-    /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's, the option stays
-    /// set.
-    QuickAck(bool),
-    /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; `None` is the stack's default.
-    UserTimeout(Option<Duration>),
-    /// `TCP_KEEPIDLE`: silence before the first probe, at least a second.
-    KeepIdle(Duration),
-    /// `TCP_KEEPINTVL`: time between probes, at least a second.
-    KeepInterval(Duration),
-    /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
-    KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Takes effect before
-    /// connecting; on a connection, reading returns the segment size in use.
-    MaximumSegment(u16),
-    /// `TCP_CONGESTION`: "cubic" or "reno".
-    Congestion(Congestion),
-    /// `TCP_DEFER_ACCEPT`: a connection can be accepted with its first data, or after this time.
-    DeferAccept(Option<Duration>),
-    /// `TCP_INFO`. Read-only.
-    Info(Box<TcpInfo>),
-}
-
-/// The options by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the variants of SocketOption say it")]
-pub enum OptionName {
-    Error,
-    Type,
-    AcceptConnections,
-    ReuseAddress,
-    ReusePort,
-    OutOfBandInline,
-    KeepAlive,
-    Linger,
-    SendBuffer,
-    ReceiveBuffer,
-    ReceiveLowWater,
-    ReceiveTimeout,
-    SendTimeout,
-    Ipv6Only,
-    NoDelay,
-    Cork,
-    QuickAck,
-    UserTimeout,
-    KeepIdle,
-    KeepInterval,
-    KeepCount,
-    MaximumSegment,
-    Congestion,
-    DeferAccept,
-    Info,
-}
-
-/// The state of a connection: the part of the kernel's `tcp_info` that this stack has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TcpInfo {
-    /// State, queues, round trips and windows.
-    pub connection: ConnectionInfo,
-    /// The options in use.
-    pub options: Options,
-}
-
 /// The range of a buffer's size, in bytes.
-const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=64 << 20;
+const BUFFER_BYTES: RangeInclusive<u32> = 4 << 10..=64 << 20;
 /// The range of TCP_MAXSEG; the minimum is the kernel's.
-const SEGMENT_BYTES: std::ops::RangeInclusive<u16> = 88..=32_767;
-const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
+const SEGMENT_BYTES: RangeInclusive<u16> = 88..=32_767;
+/// The range of TCP_KEEPIDLE and TCP_KEEPINTVL, in seconds.
+const PROBE_SECONDS: RangeInclusive<i32> = 1..=32_767;
+/// The value of TCP_MAXSEG before the connection is established (RFC 9293, section 3.7.1).
+const DEFAULT_SEGMENT: u16 = 536;
 
-fn bounded(bytes: u32) -> u32 {
-    bytes.clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end())
+/// An option that can be set, or whose value never changes.
+pub(crate) struct SocketOption {
+    level: i32,
+    name: i32,
+    access: Access,
+    copied: bool,
+}
+
+/// How an option is read and set, and its type in C.
+enum Access {
+    /// An `int` that is 0 or 1.
+    Flag(fn(&mut Extras) -> &mut bool),
+    /// Another `int`.
+    Number(fn(&Extras) -> i32, fn(&mut Extras, i32) -> io::Result<()>),
+    /// A `struct timeval`; zero is none.
+    Time(fn(&mut Extras) -> &mut Option<Duration>),
+    /// The `struct linger` of SO_LINGER.
+    Linger,
+    /// The name of an algorithm.
+    Congestion,
+    /// An `int` that cannot be set.
+    Fixed(i32),
+}
+
+static OPTIONS: [SocketOption; 23] = [
+    option(SOCKET, libc::SO_TYPE, Access::Fixed(libc::SOCK_STREAM)).not_copied(),
+    option(SOCKET, libc::SO_ACCEPTCONN, Access::Fixed(0)).not_copied(),
+    flag(SOCKET, libc::SO_REUSEADDR, |at| &mut at.reuse_address),
+    flag(SOCKET, libc::SO_REUSEPORT, |at| &mut at.reuse_port),
+    flag(SOCKET, libc::SO_OOBINLINE, |at| &mut at.urgent_inline),
+    flag(IPV6, libc::IPV6_V6ONLY, |at| &mut at.ipv6_only),
+    flag(TCP, libc::TCP_NODELAY, |at| &mut at.options.no_delay),
+    flag(TCP, libc::TCP_CORK, |at| &mut at.options.cork),
+    flag(TCP, libc::TCP_QUICKACK, |at| &mut at.options.quick_ack).not_copied(),
+    option(SOCKET, libc::SO_LINGER, Access::Linger),
+    option(SOCKET, libc::SO_RCVTIMEO, Access::Time(|at| &mut at.receive_timeout)),
+    option(SOCKET, libc::SO_SNDTIMEO, Access::Time(|at| &mut at.send_timeout)),
+    option(TCP, libc::TCP_CONGESTION, Access::Congestion).not_copied(),
+    number(
+        SOCKET,
+        libc::SO_KEEPALIVE,
+        |at| i32::from(at.options.keepalive.is_some()),
+        |at, on| {
+            at.options.keepalive = (on != 0).then_some(at.keepalive);
+            Ok(())
+        },
+    ),
+    number(
+        TCP,
+        libc::TCP_KEEPIDLE,
+        |at| seconds_of(at.keepalive.idle),
+        |at, seconds| probe_time(seconds).map(|time| at.keepalive.idle = time),
+    ),
+    number(
+        TCP,
+        libc::TCP_KEEPINTVL,
+        |at| seconds_of(at.keepalive.interval),
+        |at, seconds| probe_time(seconds).map(|time| at.keepalive.interval = time),
+    ),
+    number(
+        TCP,
+        libc::TCP_KEEPCNT,
+        |at| i32::from(at.keepalive.probes),
+        |at, probes| {
+            let probes = u8::try_from(probes).ok().filter(|probes| (1..=127).contains(probes));
+            at.keepalive.probes = probes.ok_or_else(invalid)?;
+            Ok(())
+        },
+    ),
+    // Unlike the kernel's, sizes of buffers are not doubled, because only data counts.
+    number(
+        SOCKET,
+        libc::SO_SNDBUF,
+        |at| saturated(at.options.send_buffer_bytes),
+        |at, bytes| buffer(bytes).map(|bytes| at.options.send_buffer_bytes = bytes),
+    )
+    .not_copied(),
+    number(
+        SOCKET,
+        libc::SO_RCVBUF,
+        |at| saturated(at.options.receive_buffer_bytes),
+        |at, bytes| buffer(bytes).map(|bytes| at.options.receive_buffer_bytes = bytes),
+    )
+    .not_copied(),
+    number(
+        SOCKET,
+        libc::SO_RCVLOWAT,
+        |at| saturated(at.options.receive_low_water_bytes),
+        |at, bytes| {
+            let bytes = unsigned(bytes)?.clamp(1, at.options.receive_buffer_bytes);
+            at.options.receive_low_water_bytes = bytes;
+            Ok(())
+        },
+    ),
+    number(
+        TCP,
+        libc::TCP_USER_TIMEOUT,
+        |at| saturated(at.options.user_timeout.unwrap_or_default().as_millis()),
+        |at, milliseconds| {
+            let time = Duration::from_millis(unsigned(milliseconds)?.into());
+            at.options.user_timeout = nonzero(time);
+            Ok(())
+        },
+    ),
+    number(
+        TCP,
+        libc::TCP_MAXSEG,
+        |at| at.options.maximum_segment.unwrap_or(DEFAULT_SEGMENT).into(),
+        |at, bytes| {
+            let bytes = u16::try_from(bytes).map_err(|_| invalid())?;
+            if bytes != 0 && !SEGMENT_BYTES.contains(&bytes) {
+                return Err(invalid());
+            }
+            at.options.maximum_segment = Some(bytes).filter(|bytes| *bytes != 0);
+            Ok(())
+        },
+    )
+    .not_copied(),
+    number(
+        TCP,
+        libc::TCP_DEFER_ACCEPT,
+        |at| seconds_of(at.defer_accept.unwrap_or_default()),
+        |at, seconds| {
+            at.defer_accept = nonzero(Duration::from_secs(unsigned(seconds)?.into()));
+            Ok(())
+        },
+    ),
+];
+
+const fn option(level: i32, name: i32, access: Access) -> SocketOption {
+    SocketOption { level, name, access, copied: true }
+}
+
+const fn flag(level: i32, name: i32, place: fn(&mut Extras) -> &mut bool) -> SocketOption {
+    option(level, name, Access::Flag(place))
+}
+
+const fn number(
+    level: i32,
+    name: i32,
+    get: fn(&Extras) -> i32,
+    set: fn(&mut Extras, i32) -> io::Result<()>,
+) -> SocketOption {
+    option(level, name, Access::Number(get, set))
+}
+
+/// Level and name of the options that a socket of the stack can take over from a kernel socket as
+/// getsockopt(2) returns them.
+pub fn copied_options() -> impl Iterator<Item = (i32, i32)> {
+    OPTIONS.iter().filter(|option| option.copied).map(|option| (option.level, option.name))
+}
+
+impl SocketOption {
+    /// # Errors
+    /// `ENOPROTOOPT` if the stack has no such option.
+    pub(crate) fn find(level: i32, name: i32) -> io::Result<&'static SocketOption> {
+        let found = OPTIONS.iter().find(|option| (option.level, option.name) == (level, name));
+        found.ok_or_else(|| from(libc::ENOPROTOOPT))
+    }
+
+    const fn not_copied(mut self) -> SocketOption {
+        self.copied = false;
+        self
+    }
+
+    /// Sets the option in these settings. If it fails, they are unchanged.
+    pub(crate) fn set(&self, settings: &mut Extras, value: &[u8]) -> io::Result<()> {
+        match self.access {
+            Access::Flag(place) => *place(settings) = integer(value, 0)? != 0,
+            Access::Number(_, set) => set(settings, integer(value, 0)?)?,
+            Access::Time(place) => *place(settings) = nonzero(time_of(value)?),
+            Access::Linger => {
+                let time = Duration::from_secs(unsigned(integer(value, 4)?)?.into());
+                let time = (integer(value, 0)? != 0).then_some(time);
+                settings.linger = time;
+                settings.options.linger_reset = time == Some(Duration::ZERO);
+            }
+            Access::Congestion => {
+                let wanted = value.split(|byte| *byte == 0).next();
+                let found = CONGESTION.iter().find(|(name, _)| Some(name.as_bytes()) == wanted);
+                // The kernel's error for an algorithm that is not loaded.
+                settings.options.congestion = found.ok_or_else(|| from(libc::ENOENT))?.1;
+            }
+            Access::Fixed(_) => return Err(from(libc::ENOPROTOOPT)),
+        }
+        if settings.options.keepalive.is_some() {
+            settings.options.keepalive = Some(settings.keepalive);
+        }
+        Ok(())
+    }
+
+    /// Writes the option as getsockopt(2) does, cut to the length of `value`; returns its length.
+    pub(crate) fn get(&self, settings: &mut Extras, value: &mut [u8]) -> usize {
+        let options = &settings.options;
+        match self.access {
+            Access::Flag(place) => put_number(i32::from(*place(settings)), value),
+            Access::Number(get, _) => put_number(get(settings), value),
+            Access::Fixed(number) => put_number(number, value),
+            Access::Time(place) => {
+                let time = place(settings).unwrap_or_default();
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&time.as_secs().to_ne_bytes());
+                bytes[8..].copy_from_slice(&i64::from(time.subsec_micros()).to_ne_bytes());
+                put(&bytes, value)
+            }
+            Access::Linger => {
+                let time =
+                    if options.linger_reset { Some(Duration::ZERO) } else { settings.linger };
+                let mut bytes = [0; 8];
+                bytes[..4].copy_from_slice(&i32::from(time.is_some()).to_ne_bytes());
+                let seconds = seconds_of(time.unwrap_or_default());
+                bytes[4..].copy_from_slice(&seconds.to_ne_bytes());
+                put(&bytes, value)
+            }
+            Access::Congestion => {
+                let found = CONGESTION.iter().find(|(_, kind)| *kind == options.congestion);
+                let name = found.map_or("", |(name, _)| name).as_bytes();
+                let mut bytes = [0; 16];
+                bytes[..name.len()].copy_from_slice(name);
+                put(&bytes, value)
+            }
+        }
+    }
 }
 
 impl Context {
-    /// Sets an option. See setsockopt(2).
+    /// Sets an option as setsockopt(2) does. At `SOL_SOCKET`: `SO_REUSEADDR`, `SO_REUSEPORT`,
+    /// `SO_OOBINLINE`, `SO_KEEPALIVE`, `SO_LINGER`, `SO_SNDBUF`, `SO_RCVBUF` (4 KiB to 64 MiB, not
+    /// doubled), `SO_RCVLOWAT`, `SO_RCVTIMEO` and `SO_SNDTIMEO`. At `IPPROTO_IPV6`: `IPV6_V6ONLY`,
+    /// before listening. At `IPPROTO_TCP`: `TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK` (which stays
+    /// set), `TCP_USER_TIMEOUT`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`, `TCP_MAXSEG`
+    /// (before connecting), `TCP_CONGESTION` ("cubic" or "reno") and `TCP_DEFER_ACCEPT`.
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (out of range), `ENOPROTOOPT` (read-only).
-    pub fn set_option(&mut self, descriptor: Descriptor, option: SocketOption) -> io::Result<()> {
+    /// `EBADF`, `ENOTSOCK`, `ENOPROTOOPT` (unknown or read-only), `EINVAL` (too short, or out of
+    /// range), `EDOM` (microseconds), `ENOENT` (algorithm).
+    pub fn setsockopt(
+        &mut self,
+        descriptor: Descriptor,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> io::Result<()> {
         let id = self.socket_of(descriptor)?.id;
-        let mut extras = match self.socket_of(descriptor)?.extras.take() {
-            Some(extras) => extras,
-            None => Box::new(Extras::new(self.defaults.options)),
-        };
-        let mut options = match id {
-            Some(id) => self.port.options(id).unwrap_or(extras.options),
-            None => extras.options,
-        };
-        let before = options;
-        let outcome = apply(option, &mut options, &mut extras);
-        if outcome.is_ok() && id.is_none() {
-            extras.options = options;
-        }
-        self.socket_of(descriptor)?.extras = Some(extras);
-        outcome?;
+        let option = SocketOption::find(level, name)?;
+        let live = id.and_then(|id| self.port.options(id).ok());
+        let settings = self.extras(descriptor)?;
+        settings.options = live.unwrap_or(settings.options);
+        let before = settings.options;
+        option.set(settings, value)?;
+        let after = settings.options;
         match id {
-            Some(id) if options != before => {
-                self.port.set_options(id, &options).map_err(failure)?;
+            Some(id) if after != before => {
+                self.port.set_options(id, &after).map_err(failure)?;
                 self.spend(1)
             }
             _ => Ok(()),
         }
     }
 
-    /// Reads an option. See getsockopt(2).
+    /// Writes an option as getsockopt(2) does, cut to the length of `value`; returns its length.
+    /// Besides the options of [`Context::setsockopt`] there are `SO_TYPE`, `SO_ACCEPTCONN`,
+    /// `SO_ERROR` (reading clears it) and `TCP_INFO`. `TCP_MAXSEG` of a connection is the segment
+    /// size in use.
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`; `ENOTCONN` for [`OptionName::Info`].
-    pub fn option(&mut self, descriptor: Descriptor, name: OptionName) -> io::Result<SocketOption> {
-        match name {
-            OptionName::Error => return self.pending_error(descriptor).map(SocketOption::Error),
-            OptionName::Info => return self.tcp_info(descriptor),
-            OptionName::MaximumSegment => return self.maximum_segment(descriptor),
-            _ => {}
-        }
-        let listening = self.socket_of(descriptor)?.phase == Phase::Listening;
-        let options = self.options_of(descriptor)?;
-        Ok(match &self.socket_of(descriptor)?.extras {
-            Some(extras) => read_option(name, &options, extras, listening),
-            None => read_option(name, &options, &Extras::new(options), listening),
+    /// `EBADF`, `ENOTSOCK`, `ENOPROTOOPT` (unknown), `ENOTCONN` for `TCP_INFO`.
+    pub fn getsockopt(
+        &mut self,
+        descriptor: Descriptor,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> io::Result<usize> {
+        let phase = self.socket_of(descriptor)?.phase;
+        Ok(match (level, name) {
+            (SOCKET, libc::SO_ERROR) => put_number(self.pending_error(descriptor)?, value),
+            (SOCKET, libc::SO_ACCEPTCONN) => {
+                put_number(i32::from(phase == Phase::Listening), value)
+            }
+            (TCP, libc::TCP_INFO) => put(&tcp_info::bytes(&self.tcp_info(descriptor)?), value),
+            (TCP, libc::TCP_MAXSEG) if phase == Phase::Connected => {
+                put_number(self.tcp_info(descriptor)?.maximum_segment.into(), value)
+            }
+            _ => SocketOption::find(level, name)?.get(&mut self.settings(descriptor)?, value),
         })
     }
 
-    fn options_of(&mut self, descriptor: Descriptor) -> io::Result<Options> {
+    /// State, addresses and measurements of a connection or listener.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+    pub fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<ConnectionInfo> {
+        let id = self.socket_of(descriptor)?.id.ok_or_else(|| from(libc::ENOTCONN))?;
+        self.port.info(id).map_err(failure)
+    }
+
+    /// Whether the socket listens (`SO_ACCEPTCONN`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn accepts_connections(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        Ok(self.socket_of(descriptor)?.phase == Phase::Listening)
+    }
+
+    /// A copy of the socket's settings, with the present options of its connection.
+    fn settings(&mut self, descriptor: Descriptor) -> io::Result<Extras> {
         let default = self.defaults.options;
         let socket = self.socket_of(descriptor)?;
-        let own = socket.extras.as_ref().map_or(default, |extras| extras.options);
-        Ok(match socket.id {
-            Some(id) => self.port.options(id).unwrap_or(own),
-            None => own,
-        })
+        let (own, id) = (socket.extras.as_deref().cloned(), socket.id);
+        let live = id.and_then(|id| self.port.options(id).ok());
+        let mut settings = own.unwrap_or_else(|| Extras::new(live.unwrap_or(default)));
+        settings.options = live.unwrap_or(settings.options);
+        Ok(settings)
     }
 
     /// Returns SO_ERROR: the reason why the connection, or the attempt, has failed; reported once.
@@ -189,25 +341,6 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let (own, id) = (std::mem::take(&mut socket.error), socket.id);
         Ok(id.and_then(|id| self.port.take_error(id)).map_or(own, errno))
-    }
-
-    fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {
-        let id = self.socket_of(descriptor)?.id.ok_or_else(|| from(libc::ENOTCONN))?;
-        let connection = self.port.info(id).map_err(failure)?;
-        let options = self.options_of(descriptor)?;
-        Ok(SocketOption::Info(Box::new(TcpInfo { connection, options })))
-    }
-
-    fn maximum_segment(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {
-        let socket = self.socket_of(descriptor)?;
-        if let (Phase::Connected, Some(id)) = (socket.phase, socket.id) {
-            let info = self.port.info(id).map_err(failure)?;
-            return Ok(SocketOption::MaximumSegment(info.maximum_segment));
-        }
-        // The value that the kernel returns before the connection is established (RFC 9293, section
-        // 3.7.1).
-        let set = self.options_of(descriptor)?.maximum_segment;
-        Ok(SocketOption::MaximumSegment(set.unwrap_or(536)))
     }
 
     /// The settings of a socket besides its connection; created if it has none yet.
@@ -218,99 +351,67 @@ impl Context {
     }
 }
 
-/// Reads an option from the settings; if they do not have it, returns the type.
-pub(crate) fn read_option(
-    name: OptionName,
-    options: &Options,
-    extras: &Extras,
-    listening: bool,
-) -> SocketOption {
-    match name {
-        OptionName::AcceptConnections => SocketOption::AcceptConnections(listening),
-        OptionName::ReuseAddress => SocketOption::ReuseAddress(extras.reuse_address),
-        OptionName::ReusePort => SocketOption::ReusePort(extras.reuse_port),
-        OptionName::OutOfBandInline => SocketOption::OutOfBandInline(extras.urgent_inline),
-        OptionName::KeepAlive => SocketOption::KeepAlive(options.keepalive.is_some()),
-        OptionName::Linger if options.linger_reset => SocketOption::Linger(Some(Duration::ZERO)),
-        OptionName::Linger => SocketOption::Linger(extras.linger),
-        OptionName::SendBuffer => SocketOption::SendBuffer(options.send_buffer_bytes),
-        OptionName::ReceiveBuffer => SocketOption::ReceiveBuffer(options.receive_buffer_bytes),
-        OptionName::ReceiveLowWater => {
-            SocketOption::ReceiveLowWater(options.receive_low_water_bytes)
-        }
-        OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(extras.receive_timeout),
-        OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
-        OptionName::Ipv6Only => SocketOption::Ipv6Only(extras.ipv6_only),
-        OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
-        OptionName::Cork => SocketOption::Cork(options.cork),
-        OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
-        OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
-        OptionName::KeepIdle => SocketOption::KeepIdle(extras.keepalive.idle),
-        OptionName::KeepInterval => SocketOption::KeepInterval(extras.keepalive.interval),
-        OptionName::KeepCount => SocketOption::KeepCount(extras.keepalive.probes),
-        OptionName::Congestion => SocketOption::Congestion(options.congestion),
-        OptionName::DeferAccept => SocketOption::DeferAccept(extras.defer_accept),
-        OptionName::Type | OptionName::Error | OptionName::Info | OptionName::MaximumSegment => {
-            SocketOption::Type(libc::SOCK_STREAM)
-        }
-    }
+/// Writes bytes, cut to the length of `value`; returns their number.
+pub(crate) fn put(bytes: &[u8], value: &mut [u8]) -> usize {
+    let length = bytes.len().min(value.len());
+    value[..length].copy_from_slice(&bytes[..length]);
+    length
 }
 
-pub(crate) fn apply(
-    option: SocketOption,
-    options: &mut Options,
-    extras: &mut Extras,
-) -> io::Result<()> {
-    let keepalive = extras.keepalive;
-    match option {
-        SocketOption::Error(_)
-        | SocketOption::Type(_)
-        | SocketOption::AcceptConnections(_)
-        | SocketOption::Info(_) => return Err(from(libc::ENOPROTOOPT)),
-        SocketOption::ReuseAddress(on) => extras.reuse_address = on,
-        SocketOption::ReusePort(on) => extras.reuse_port = on,
-        SocketOption::OutOfBandInline(on) => extras.urgent_inline = on,
-        SocketOption::KeepAlive(on) => options.keepalive = on.then_some(keepalive),
-        SocketOption::Linger(time) => {
-            extras.linger = time;
-            options.linger_reset = time == Some(Duration::ZERO);
-        }
-        SocketOption::SendBuffer(bytes) => options.send_buffer_bytes = bounded(bytes),
-        SocketOption::ReceiveBuffer(bytes) => options.receive_buffer_bytes = bounded(bytes),
-        SocketOption::ReceiveLowWater(bytes) => {
-            options.receive_low_water_bytes = bytes.clamp(1, options.receive_buffer_bytes);
-        }
-        SocketOption::ReceiveTimeout(time) => extras.receive_timeout = nonzero(time),
-        SocketOption::SendTimeout(time) => extras.send_timeout = nonzero(time),
-        SocketOption::Ipv6Only(on) => extras.ipv6_only = on,
-        SocketOption::NoDelay(on) => options.no_delay = on,
-        SocketOption::Cork(on) => options.cork = on,
-        SocketOption::QuickAck(on) => options.quick_ack = on,
-        SocketOption::UserTimeout(time) => options.user_timeout = nonzero(time),
-        SocketOption::KeepIdle(time) => extras.keepalive.idle = probe_time(time)?,
-        SocketOption::KeepInterval(time) => extras.keepalive.interval = probe_time(time)?,
-        SocketOption::KeepCount(probes @ 1..=127) => extras.keepalive.probes = probes,
-        SocketOption::KeepCount(_) => return Err(from(libc::EINVAL)),
-        SocketOption::MaximumSegment(0) => options.maximum_segment = None,
-        SocketOption::MaximumSegment(bytes) if SEGMENT_BYTES.contains(&bytes) => {
-            options.maximum_segment = Some(bytes);
-        }
-        SocketOption::MaximumSegment(_) => return Err(from(libc::EINVAL)),
-        SocketOption::Congestion(kind) => options.congestion = kind,
-        SocketOption::DeferAccept(time) => extras.defer_accept = nonzero(time),
+/// Writes an `int` in the same way.
+pub(crate) fn put_number(number: i32, value: &mut [u8]) -> usize {
+    put(&number.to_ne_bytes(), value)
+}
+
+fn invalid() -> io::Error {
+    from(libc::EINVAL)
+}
+
+fn field<const N: usize>(value: &[u8], at: usize) -> io::Result<[u8; N]> {
+    let bytes = value.get(at..at + N).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(invalid)
+}
+
+fn integer(value: &[u8], at: usize) -> io::Result<i32> {
+    field(value, at).map(i32::from_ne_bytes)
+}
+
+fn unsigned(value: i32) -> io::Result<u32> {
+    u32::try_from(value).map_err(|_| invalid())
+}
+
+fn buffer(bytes: i32) -> io::Result<u32> {
+    Ok(unsigned(bytes)?.clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end()))
+}
+
+fn probe_time(seconds: i32) -> io::Result<Duration> {
+    if !PROBE_SECONDS.contains(&seconds) {
+        return Err(invalid());
     }
-    if options.keepalive.is_some() {
-        options.keepalive = Some(extras.keepalive);
+    Ok(Duration::from_secs(unsigned(seconds)?.into()))
+}
+
+/// Parses a `struct timeval`.
+fn time_of(value: &[u8]) -> io::Result<Duration> {
+    let seconds = i64::from_ne_bytes(field(value, 0)?);
+    let microseconds = i64::from_ne_bytes(field(value, 8)?);
+    if !(0..1_000_000).contains(&microseconds) {
+        return Err(from(libc::EDOM));
     }
-    Ok(())
+    let seconds = u64::try_from(seconds).map_err(|_| invalid())?;
+    Ok(Duration::from_secs(seconds) + Duration::from_micros(microseconds as u64))
 }
 
 /// Converts a time, where zero means none.
-fn nonzero(time: Option<Duration>) -> Option<Duration> {
-    time.filter(|time| !time.is_zero())
+fn nonzero(time: Duration) -> Option<Duration> {
+    Some(time).filter(|time| !time.is_zero())
 }
 
-fn probe_time(time: Duration) -> io::Result<Duration> {
-    let fits = time >= Duration::from_secs(1) && time <= MAX_KEEPALIVE;
-    if fits { Ok(time) } else { Err(from(libc::EINVAL)) }
+fn saturated(number: impl TryInto<i32>) -> i32 {
+    number.try_into().unwrap_or(i32::MAX)
+}
+
+/// Whole seconds, rounded up.
+fn seconds_of(time: Duration) -> i32 {
+    saturated(time.as_secs() + u64::from(time.subsec_nanos() > 0))
 }

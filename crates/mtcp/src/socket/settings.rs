@@ -10,9 +10,10 @@ pub(crate) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 };
 
 /// Settings of a socket that few sockets change.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Extras {
-    /// The options of the future connection; unused once there is one.
+    /// The options of the future connection; of one that exists, those of the last call that used
+    /// them here.
     pub(crate) options: Options,
     /// Stored while SO_KEEPALIVE is off.
     pub(crate) keepalive: Keepalive,

@@ -342,12 +342,21 @@ impl Context {
         }
     }
 
-    fn receive_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
+    /// How long reading and accepting block before they fail with `EAGAIN` (`SO_RCVTIMEO`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn receive_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
         let extras = self.socket_of(descriptor)?.extras.as_ref();
         Ok(extras.and_then(|extras| extras.receive_timeout))
     }
 
-    fn send_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
+    /// How long writing blocks before it fails with `EAGAIN`, and connecting before it fails with
+    /// `EINPROGRESS` (`SO_SNDTIMEO`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn send_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
         let extras = self.socket_of(descriptor)?.extras.as_ref();
         Ok(extras.and_then(|extras| extras.send_timeout))
     }

@@ -1,20 +1,16 @@
 //! Tests the end of an engine, by a panic in its thread or an error of its device: the
 //! application's calls fail, and none of them waits for it.
 
-use crate::pair::{GUARD, address, config};
+use crate::pair::{GUARD, NO_DELAY, address, config, set, set_linger};
 use mtcp::config::Mode;
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::{Capabilities, Device, DeviceCounters, Received, Transmit};
-use mtcp::{
-    Context, Descriptor, EngineFailure, EpollControl, EpollEvent, Events, Family, Mtcp, OptionName,
-    SocketOption,
-};
+use mtcp::{Context, Descriptor, EngineFailure, EpollControl, EpollEvent, Events, Family, Mtcp};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// How an engine ends.
 #[derive(Clone, Copy, Debug)]
@@ -174,14 +170,13 @@ fn no_call_waits_for_an_engine_that_has_ended() {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
         let failed = Victim::new(End::Panic, Mode::Paired).ends_during(|client, socket| {
-            let linger = SocketOption::Linger(Some(Duration::from_secs(600)));
-            client.set_option(socket, linger).expect("it is connected");
+            set_linger(client, socket, 600);
             client.read(socket, &mut [0; 8]).expect_err("the engine has ended");
             let dialled = dial(client).is_err();
             // Their results do not matter, only that they return; so does dropping the context.
             let _ = client.getsockname(socket);
-            let _ = client.option(socket, OptionName::NoDelay);
-            let _ = client.set_option(socket, SocketOption::NoDelay(true));
+            let _ = client.getsockopt(socket, NO_DELAY.0, NO_DELAY.1, &mut [0; 4]);
+            let _ = set(client, socket, NO_DELAY, 1);
             let _ = client.shutdown(socket, std::net::Shutdown::Write);
             let _ = (client.counters(), client.close(socket));
             dialled

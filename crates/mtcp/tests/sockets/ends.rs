@@ -1,10 +1,10 @@
 //! Tests reports about a connection that was reset, shut down or connected in the meantime, and
 //! urgent data.
 
-use crate::pair::{GUARD, Pair, address};
+use crate::pair::{ERROR, GUARD, Pair, address, get, set, set_linger};
 use crate::streams::{MODES, errno};
 use mtcp::config::Mode;
-use mtcp::{Descriptor, Events, Family, Flags, OptionName, SocketOption};
+use mtcp::{Descriptor, Events, Family, Flags};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -61,8 +61,7 @@ fn data_and_a_reset_before_the_first_look_are_kept() {
         pair.until(|pair| (pair.client.readable_bytes(far).expect("open") == 4).then_some(()));
         pair.server.abort(near).expect("open");
         await_events(&mut pair, far, Events::ERROR);
-        let told = pair.client.option(far, OptionName::Error).expect("open");
-        assert_eq!(told, SocketOption::Error(libc::ECONNRESET));
+        assert_eq!(get(&mut pair.client, far, ERROR), libc::ECONNRESET);
         let mut room = [0; 16];
         assert_eq!(pair.client.read(far, &mut room).expect("the data"), 4);
         assert_eq!(pair.client.read(far, &mut room).expect("the end"), 0);
@@ -107,8 +106,7 @@ fn closing_with_unread_data_resets_instead_of_lingering() {
         let mut pair = Pair::new(mode);
         let listener = pair.listen(80);
         let (near, far) = pair.connect(listener, 80);
-        let linger = SocketOption::Linger(Some(Duration::from_secs(1)));
-        pair.server.set_option(near, linger).expect("it is connected");
+        set_linger(&mut pair.server, near, 1);
         assert_eq!(pair.client.write(far, b"unread").expect("to send"), 6);
         pair.until(|pair| (pair.server.readable_bytes(near).expect("open") == 6).then_some(()));
         pair.server.close(near).expect("it does not wait");
@@ -178,10 +176,9 @@ fn urgent_bytes_leave_the_stream_or_stay_in_it() {
             let mut pair = Pair::new(mode);
             let listener = pair.listen(80);
             let (near, far) = pair.connect(listener, 80);
-            let option = SocketOption::OutOfBandInline(inline);
-            pair.client.set_option(far, option.clone()).expect("open");
-            let set = pair.client.option(far, OptionName::OutOfBandInline).expect("open");
-            assert_eq!(set, option);
+            let option = (libc::SOL_SOCKET, libc::SO_OOBINLINE);
+            set(&mut pair.client, far, option, inline.into()).expect("open");
+            assert_eq!(get(&mut pair.client, far, option), i32::from(inline));
             let mut room = [0; 16];
             let urgent = |pair: &mut Pair| {
                 let mut byte = [0];
@@ -193,9 +190,8 @@ fn urgent_bytes_leave_the_stream_or_stay_in_it() {
             pair.server.write(near, b"cd").expect("to send");
             await_events(&mut pair, far, Events::URGENT);
             pair.until(|pair| {
-                let info = pair.client.option(far, OptionName::Info).expect("open");
-                let SocketOption::Info(info) = info else { panic!("{info:?}") };
-                (info.connection.bytes_received == 5).then_some(())
+                let info = pair.client.tcp_info(far).expect("open");
+                (info.bytes_received == 5).then_some(())
             });
             assert_eq!(pair.client.read(far, &mut room).expect("up to the mark"), 2);
             assert!(pair.client.is_at_mark(far).expect("open"));

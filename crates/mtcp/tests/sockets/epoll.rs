@@ -1,6 +1,6 @@
 //! Compares the epoll of a context with the kernel's, over the same script of random calls.
 
-use crate::pair::{GUARD, Pair};
+use crate::pair::{GUARD, NO_DELAY, Pair, set};
 use mtcp::config::Mode;
 use mtcp::{Descriptor, EpollControl, EpollEvent, Events};
 use std::collections::BTreeMap;
@@ -72,8 +72,7 @@ impl Ours {
         let (near, far): (Vec<_>, Vec<_>) =
             (0..SOCKETS).map(|_| pair.connect(listener, 80)).unzip();
         for socket in &far {
-            let option = mtcp::SocketOption::NoDelay(true);
-            pair.client.set_option(*socket, option).expect("a socket");
+            set(&mut pair.client, *socket, NO_DELAY, 1).expect("a socket");
         }
         let mut ours = Ours { pair, epoll, near, far };
         ours.forget_events();

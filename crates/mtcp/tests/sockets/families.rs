@@ -1,10 +1,11 @@
 //! Tests IPv6 sockets that also accept IPv4 (RFC 3493, section 3.7; ipv6(7)).
 
-use crate::pair::{Pair, address, config};
+use crate::pair::{Pair, address, config, set};
+use mtcp::Family;
 use mtcp::config::Mode;
-use mtcp::{Family, SocketOption};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+const IPV6_ONLY: (i32, i32) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
 const ALL: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 fn pair() -> Pair {
@@ -48,7 +49,7 @@ fn a_wildcard_listener_takes_both_and_tells_mapped_addresses() {
 fn with_ipv6_only_it_takes_one_and_leaves_the_other() {
     let mut pair = pair();
     let six = pair.server.socket(Family::V6).expect("a socket");
-    pair.server.set_option(six, SocketOption::Ipv6Only(true)).expect("open");
+    set(&mut pair.server, six, IPV6_ONLY, 1).expect("open");
     pair.server.bind(six, SocketAddr::new(ALL, 80)).expect("free");
     pair.server.listen(six, 8).expect("free");
     let four = pair.server.socket(Family::V4).expect("a socket");
@@ -56,9 +57,9 @@ fn with_ipv6_only_it_takes_one_and_leaves_the_other() {
     pair.server.listen(four, 8).expect("free");
     let mapped: SocketAddr = "[::ffff:10.0.0.1]:81".parse().expect("an address");
     let other = pair.server.socket(Family::V6).expect("a socket");
-    pair.server.set_option(other, SocketOption::Ipv6Only(true)).expect("open");
+    set(&mut pair.server, other, IPV6_ONLY, 1).expect("open");
     assert_eq!(errno(pair.server.bind(other, mapped)), libc::EINVAL);
-    pair.server.set_option(other, SocketOption::Ipv6Only(false)).expect("open");
+    set(&mut pair.server, other, IPV6_ONLY, 0).expect("open");
     pair.server.bind(other, mapped).expect("free");
     assert_eq!(pair.server.getsockname(other).expect("bound"), mapped);
     // An address that a socket without the option would use is in use.

@@ -25,6 +25,34 @@ pub(crate) fn config(address: &str, mode: Mode) -> Config {
     config
 }
 
+/// Sets an option that is an `int`.
+pub(crate) fn set(
+    context: &mut Context,
+    descriptor: Descriptor,
+    (level, name): (i32, i32),
+    number: i32,
+) -> io::Result<()> {
+    context.setsockopt(descriptor, level, name, &number.to_ne_bytes())
+}
+
+/// Reads an option that is an `int`.
+pub(crate) fn get(context: &mut Context, descriptor: Descriptor, (level, name): (i32, i32)) -> i32 {
+    let mut value = [0; 4];
+    context.getsockopt(descriptor, level, name, &mut value).expect("an open socket");
+    i32::from_ne_bytes(value)
+}
+
+/// Sets SO_LINGER.
+pub(crate) fn set_linger(context: &mut Context, descriptor: Descriptor, seconds: i32) {
+    let value = [1_i32.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+    let set = context.setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_LINGER, &value);
+    set.expect("an open socket");
+}
+
+pub(crate) const NO_DELAY: (i32, i32) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+pub(crate) const ERROR: (i32, i32) = (libc::SOL_SOCKET, libc::SO_ERROR);
+pub(crate) const LOW_WATER: (i32, i32) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+
 pub(crate) fn address(port: u16) -> SocketAddr {
     SocketAddr::new("10.0.0.1".parse().expect("an address"), port)
 }

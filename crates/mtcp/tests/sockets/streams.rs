@@ -1,8 +1,8 @@
 //! Tests the sockets over two stacks joined by memory, in both modes.
 
-use crate::pair::{GUARD, Pair, address};
+use crate::pair::{ERROR, GUARD, LOW_WATER, NO_DELAY, Pair, address, get, set, set_linger};
 use mtcp::config::Mode;
-use mtcp::{Events, Flags, OptionName, SocketOption};
+use mtcp::{Events, Flags};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
@@ -107,18 +107,10 @@ fn a_refused_connection_says_so_once() {
         let socket = pair.client.socket(mtcp::Family::V4).expect("a socket");
         pair.client.set_nonblocking(socket, true).expect("a socket");
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EINPROGRESS);
-        let refused = pair.until(|pair| {
-            match pair.client.option(socket, OptionName::Error).expect("a socket") {
-                SocketOption::Error(0) => None,
-                SocketOption::Error(errno) => Some(errno),
-                other => panic!("{other:?}"),
-            }
-        });
+        let refused = pair
+            .until(|pair| Some(get(&mut pair.client, socket, ERROR)).filter(|error| *error != 0));
         assert_eq!(refused, libc::ECONNREFUSED);
-        assert_eq!(
-            pair.client.option(socket, OptionName::Error).expect("a socket"),
-            SocketOption::Error(0)
-        );
+        assert_eq!(get(&mut pair.client, socket, ERROR), 0);
         // The call reports that there is no connection, whose error was reported before; then the
         // socket can be used again.
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::ECONNABORTED);
@@ -153,7 +145,10 @@ fn blocking_calls_respect_their_times() {
         let (near, _far) = pair.connect(listener, 80);
         pair.server.set_nonblocking(near, false).expect("open");
         let time = Some(Duration::from_millis(20));
-        pair.server.set_option(near, SocketOption::ReceiveTimeout(time)).expect("open");
+        let value = [0_i64.to_ne_bytes(), 20_000_i64.to_ne_bytes()].concat();
+        let set = pair.server.setsockopt(near, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &value);
+        set.expect("open");
+        assert_eq!(pair.server.receive_timeout(near).expect("open"), time);
         let begun = Instant::now();
         assert_eq!(errno(pair.server.read(near, &mut [0; 8])), libc::EAGAIN);
         assert!(begun.elapsed() >= Duration::from_millis(20));
@@ -226,17 +221,34 @@ fn options_are_told_as_they_were_set() {
         let mut pair = Pair::new(mode);
         let listener = pair.listen(80);
         let (near, _far) = pair.connect(listener, 80);
-        for (option, name) in [
-            (SocketOption::NoDelay(true), OptionName::NoDelay),
-            (SocketOption::KeepAlive(true), OptionName::KeepAlive),
-            (SocketOption::KeepIdle(Duration::from_secs(9)), OptionName::KeepIdle),
-            (SocketOption::SendBuffer(100_000), OptionName::SendBuffer),
-            (SocketOption::Linger(Some(Duration::from_secs(3))), OptionName::Linger),
-            (SocketOption::ReceiveLowWater(100), OptionName::ReceiveLowWater),
+        for (option, number) in [
+            (NO_DELAY, 1),
+            ((libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1),
+            ((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 9),
+            ((libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 127),
+            ((libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 1500),
+            ((libc::SOL_SOCKET, libc::SO_SNDBUF), 100_000),
+            (LOW_WATER, 100),
         ] {
-            pair.server.set_option(near, option.clone()).expect("in range");
-            assert_eq!(pair.server.option(near, name).expect("open"), option);
+            set(&mut pair.server, near, option, number).expect("in range");
+            assert_eq!(get(&mut pair.server, near, option), number);
         }
+        set_linger(&mut pair.server, near, 3);
+        let mut linger = [0; 8];
+        pair.server
+            .getsockopt(near, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger)
+            .expect("known");
+        assert_eq!(linger, [1_i32.to_ne_bytes(), 3_i32.to_ne_bytes()].concat()[..]);
+        for (option, number) in [
+            ((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 0),
+            ((libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 128),
+            ((libc::IPPROTO_TCP, libc::TCP_MAXSEG), 87),
+            ((libc::SOL_SOCKET, libc::SO_SNDBUF), -1),
+        ] {
+            assert_eq!(errno(set(&mut pair.server, near, option, number)), libc::EINVAL);
+        }
+        let fixed = set(&mut pair.server, near, (libc::SOL_SOCKET, libc::SO_TYPE), 1);
+        assert_eq!(errno(fixed), libc::ENOPROTOOPT);
         let one = 1i32.to_ne_bytes();
         let tcp = libc::IPPROTO_TCP;
         pair.server.setsockopt(near, tcp, libc::TCP_QUICKACK, &one).expect("known");
@@ -292,7 +304,7 @@ fn a_low_water_mark_holds_readiness_back() {
         let mut pair = Pair::new(mode);
         let listener = pair.listen(80);
         let (near, far) = pair.connect(listener, 80);
-        pair.server.set_option(near, SocketOption::ReceiveLowWater(10)).expect("in range");
+        set(&mut pair.server, near, LOW_WATER, 10).expect("in range");
         let epoll = pair.server.epoll_create().expect("an epoll");
         let event = mtcp::EpollEvent::of(near, Events::IN);
         pair.server.epoll_ctl(epoll, near, mtcp::EpollControl::Add(event)).expect("new");

@@ -5,8 +5,7 @@ use crate::driver::address;
 use crate::driver::entry::{Entry, Phase, Task};
 use crate::engine::Port;
 use crate::socket::errors::errno;
-use crate::socket::options::{apply, read_option};
-use crate::socket::raw;
+use crate::socket::options::SocketOption;
 use crate::socket::settings::Extras;
 use megapipe::Kind;
 use megapipe::driver_api::{Endpoint, Full, Object, Operation, Unattached};
@@ -48,22 +47,22 @@ impl<P: Port> MtcpDriver<P> {
     pub(super) fn copy_options(
         &mut self,
         kernel: Object,
-        mut options: Options,
+        options: Options,
         entry: &mut Entry,
     ) -> Options {
-        let mut extras = entry.extras.take().map_or_else(|| Extras::new(options), |extras| *extras);
-        let before = raw_settings(&options, &extras);
+        let extras = entry.extras.take().map_or_else(|| Extras::new(options), |extras| *extras);
+        let mut extras = Extras { options, ..extras };
+        let before = extras.clone();
         for (level, name) in INHERITED {
             let mut value = [0; 8];
             let told = self.kernel.get_option(kernel, level, name, &mut value);
-            if let (Ok(bytes), Ok(option)) = (told, raw::option_name(level, name))
-                && let Ok(option) = raw::parse(option, &value[..bytes.min(value.len())])
-            {
+            if let (Ok(bytes), Ok(option)) = (told, SocketOption::find(level, name)) {
                 // An option that the stack does not accept keeps its default.
-                let _ = apply(option, &mut options, &mut extras);
+                let _ = option.set(&mut extras, &value[..bytes.min(value.len())]);
             }
         }
-        if raw_settings(&options, &extras) != before || extras.local.is_some() {
+        let options = extras.options;
+        if extras != before || extras.local.is_some() {
             entry.extras = Some(Box::new(extras));
         }
         options
@@ -164,10 +163,4 @@ impl<P: Port> MtcpDriver<P> {
         }
         true
     }
-}
-
-/// The inherited options in a form that can be compared.
-fn raw_settings(options: &Options, extras: &Extras) -> Vec<crate::socket::SocketOption> {
-    let names = INHERITED.iter().filter_map(|(level, name)| raw::option_name(*level, *name).ok());
-    names.map(|name| read_option(name, options, extras, false)).collect()
 }

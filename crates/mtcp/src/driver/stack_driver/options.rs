@@ -8,17 +8,16 @@ use crate::driver::entry::Phase;
 use crate::engine::Port;
 use crate::socket::errors::{errno, failure, from};
 use crate::socket::naming::clothed;
-use crate::socket::options::{OptionName, SocketOption, TcpInfo, apply, read_option};
-use crate::socket::raw;
+use crate::socket::options::{SocketOption, put, put_number};
 use crate::socket::settings::Extras;
+use crate::socket::tcp_info;
 use megapipe::driver_api::Object;
-use mtcp_proto::Options;
 use std::io;
 
 impl<P: Port> MtcpDriver<P> {
     /// Sets an option in the stack: of a connection, or of the connections that a listener will
-    /// accept. An option that the stack does not know is an error for a connection; for a listener
-    /// it is left to the kernel.
+    /// accept. An option that the stack does not accept is an error for a connection; for a
+    /// listener it is left to the kernel.
     pub(super) fn set_stack_option(
         &mut self,
         number: u32,
@@ -33,18 +32,15 @@ impl<P: Port> MtcpDriver<P> {
                 socket
             }
         };
-        let parsed = raw::option_name(level, name).and_then(|name| raw::parse(name, value));
-        let option = match (parsed, entry.phase) {
-            (Ok(option), _) => option,
-            (Err(_), Phase::Listening(_)) => return Ok(()),
-            (Err(error), _) => return Err(error),
-        };
-        let mut options = self.port.options(socket).map_err(failure)?;
-        let before = options;
-        let extras = entry.extras.get_or_insert_with(|| Box::new(Extras::new(options)));
-        apply(option, &mut options, extras)?;
-        if options != before {
-            self.port.set_options(socket, &options).map_err(failure)?;
+        let live = self.port.options(socket).map_err(failure)?;
+        let settings = entry.extras.get_or_insert_with(|| Box::new(Extras::new(live)));
+        settings.options = live;
+        let set = SocketOption::find(level, name).and_then(|option| option.set(settings, value));
+        if set.is_err() && !matches!(entry.phase, Phase::Listening(_)) {
+            return set;
+        }
+        if settings.options != live {
+            self.port.set_options(socket, &settings.options).map_err(failure)?;
         }
         Ok(())
     }
@@ -63,39 +59,25 @@ impl<P: Port> MtcpDriver<P> {
         }
         let entry = self.entries.get_mut(number);
         let socket = entry.and_then(|entry| entry.socket()).ok_or_else(|| from(libc::EBADF))?;
-        let option = match raw::option_name(level, name)? {
-            OptionName::Error => {
-                let error = self.port.take_error(socket).map_or(0, errno);
-                SocketOption::Error(error)
+        Ok(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                put_number(self.port.take_error(socket).map_or(0, errno), value)
             }
-            OptionName::Info => {
-                let connection = self.port.info(socket).map_err(failure)?;
-                let options = self.port.options(socket).map_err(failure)?;
-                SocketOption::Info(Box::new(TcpInfo { connection, options }))
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+                put(&tcp_info::bytes(&self.port.info(socket).map_err(failure)?), value)
             }
-            OptionName::MaximumSegment => {
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 let info = self.port.info(socket).map_err(failure)?;
-                SocketOption::MaximumSegment(info.maximum_segment)
+                put_number(info.maximum_segment.into(), value)
             }
-            name => {
-                let options = self.port.options(socket).map_err(failure)?;
-                self.report_setting(object, name, &options)
+            _ => {
+                let option = SocketOption::find(level, name)?;
+                let live = self.port.options(socket).map_err(failure)?;
+                let own = self.entries.get_mut(number).and_then(|entry| entry.extras.as_deref());
+                let own = own.cloned().unwrap_or_else(|| Extras::new(live));
+                option.get(&mut Extras { options: live, ..own }, value)
             }
-        };
-        Ok(raw::write(&option, value))
-    }
-
-    fn report_setting(
-        &mut self,
-        object: Object,
-        name: OptionName,
-        options: &Options,
-    ) -> SocketOption {
-        let entry = own(object).and_then(|number| self.entries.get_mut(number));
-        match entry.and_then(|entry| entry.extras.as_deref()) {
-            Some(extras) => read_option(name, options, extras, false),
-            None => read_option(name, options, &Extras::new(*options), false),
-        }
+        })
     }
 
     /// Writes the peer's address. Like the kernel, fails if `value` is longer than the address.
