@@ -2,37 +2,27 @@
 
 use crate::outcome::{Outcome, check};
 use crate::{report, settings};
+use core::ffi::c_int;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use mtcp::config::Ownership;
 use preload::real;
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use sys::socket_address;
 
 /// Parses a C address; `None` if it is of another family or too short.
 ///
 /// # Safety
 /// `size` bytes can be read, or the pointer is null.
 pub(crate) unsafe fn from_c(address: *const sockaddr, size: socklen_t) -> Option<SocketAddr> {
-    let size = size as usize;
-    if address.is_null() || size < size_of::<libc::sa_family_t>() {
+    if address.is_null() {
         return None;
     }
-    // SAFETY: the family is within the size; C's alignment may be less than Rust's.
-    let family = c_int::from(unsafe { (&raw const (*address).sa_family).read_unaligned() });
-    if family == libc::AF_INET && size >= size_of::<sockaddr_in>() {
-        // SAFETY: the size was checked.
-        let address = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
-        let ip = Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
-        return Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)));
-    }
-    if family == libc::AF_INET6 && size >= size_of::<sockaddr_in6>() {
-        // SAFETY: the size was checked.
-        let address = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
-        let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
-        return Some(SocketAddr::new(ip.into(), u16::from_be(address.sin6_port)));
-    }
-    None
+    let size = (size as usize).min(socket_address::BYTES_MAX);
+    // SAFETY: the caller guarantees this, and the address is not null.
+    let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), size) };
+    socket_address::parse(bytes)
 }
 
 /// Returns whether an address is `AF_UNSPEC`, with which connect(2) ends a connection.
@@ -46,8 +36,6 @@ pub(crate) unsafe fn is_none(address: *const sockaddr, size: socklen_t) -> bool 
         && unsafe { (&raw const (*address).sa_family).read_unaligned() } == 0
 }
 
-use core::ffi::c_int;
-
 /// Writes an address, cut to the available length, as getsockname(2) does.
 ///
 /// # Safety
@@ -56,19 +44,7 @@ pub(crate) unsafe fn to_c(address: SocketAddr, to: *mut sockaddr, size: *mut soc
     if to.is_null() || size.is_null() {
         return;
     }
-    let mut bytes = [0u8; size_of::<sockaddr_in6>()];
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    let (family, length) = match address.ip() {
-        IpAddr::V4(ip) => {
-            bytes[4..8].copy_from_slice(&ip.octets());
-            (libc::AF_INET, size_of::<sockaddr_in>())
-        }
-        IpAddr::V6(ip) => {
-            bytes[8..24].copy_from_slice(&ip.octets());
-            (libc::AF_INET6, size_of::<sockaddr_in6>())
-        }
-    };
-    bytes[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+    let (bytes, length) = socket_address::to_bytes(address);
     // SAFETY: the caller guarantees this.
     unsafe {
         let room = (*size as usize).min(length);
@@ -91,16 +67,6 @@ pub(crate) fn bound_to(fd: c_int) -> Outcome<Option<SocketAddr>> {
     Ok(unsafe { from_c(at, size) })
 }
 
-/// Converts an IPv4-mapped IPv6 address to IPv4; the second value is true if it was one.
-pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
-    if let SocketAddr::V6(v6) = address
-        && let Some(ip) = v6.ip().to_ipv4_mapped()
-    {
-        return (SocketAddr::new(ip.into(), v6.port()), true);
-    }
-    (address, false)
-}
-
 /// Returns whether the kernel would accept an address for this socket: it has the socket's family
 /// and, if it is IPv4-mapped, IPV6_V6ONLY is off. Other addresses are passed to the kernel, which
 /// refuses them.
@@ -114,16 +80,8 @@ pub(crate) fn suits(fd: c_int, address: SocketAddr) -> Outcome<bool> {
     // SAFETY: `size` is the size of the room.
     check(unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) })?;
     let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let mapped = unmapped(address).1;
+    let mapped = socket_address::unmapped(address).is_some();
     Ok(family == wanted && !(mapped && crate::options::is_ipv6_only(fd)?))
-}
-
-/// Converts an IPv4 address to an IPv4-mapped IPv6 address.
-pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
-        SocketAddr::V6(_) => address,
-    }
 }
 
 /// Returns the addresses of the stack: those of the configuration, or those of the interface. There

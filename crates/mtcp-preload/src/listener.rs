@@ -199,7 +199,7 @@ fn of_stack(
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
             let connection = state::Socket { nonblocking, kernel: None, ..socket };
             world.enter(number, descriptor, connection);
-            let peer = if socket.mapped { address::mapped(peer) } else { peer };
+            let peer = if socket.mapped { sys::socket_address::mapped(peer) } else { peer };
             Ok(Some(Accepted::Stack(number, peer)))
         }
         Ok((descriptor, Err(error))) => {

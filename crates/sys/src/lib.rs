@@ -15,6 +15,7 @@
 //! - [`random`]: random numbers, also where getrandom(2) is refused.
 //! - [`seccomp`]: filters of the system calls of threads.
 //! - [`signals`]: signals that threads block and wait for.
+//! - [`socket_address`]: IP addresses and ports in the kernel's format.
 //! - [`user`]: users of the system, and the change of a process to another one.
 //!
 //! Only the clocks are for the data path. The crate `preload` does not use this crate: it calls the
@@ -48,4 +49,5 @@ pub mod output_file;
 pub mod random;
 pub mod seccomp;
 pub mod signals;
+pub mod socket_address;
 pub mod user;

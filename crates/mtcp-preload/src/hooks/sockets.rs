@@ -14,6 +14,7 @@ use preload::deadline::Deadline;
 use preload::hooks::sockets::Sockets;
 use preload::real;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use sys::socket_address;
 
 fn family_of(address: SocketAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
@@ -36,7 +37,8 @@ fn takes_both(fd: c_int) -> Outcome<bool> {
 }
 
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
-    let (local, mapped) = address::unmapped(at);
+    let unmapped = socket_address::unmapped(at);
+    let (local, mapped) = (unmapped.unwrap_or(at), unmapped.is_some());
     match table::kind(fd) {
         Kind::Socket(socket) => {
             bind_socket(&mut state::lock()?, socket, local)?;
@@ -111,7 +113,8 @@ fn listen_again(socket: Handle, backlog: c_int) -> Outcome<()> {
 
 /// Creates a socket of the stack from a kernel socket that listens on all addresses.
 fn listen_everywhere(fd: c_int, at: SocketAddr, backlog: c_int) -> Outcome<()> {
-    let (local, mapped) = address::unmapped(at);
+    let unmapped = socket_address::unmapped(at);
+    let (local, mapped) = (unmapped.unwrap_or(at), unmapped.is_some());
     let mut guard = state::lock()?;
     let watches = epoll::early_watches(&mut guard, fd);
     let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
@@ -134,7 +137,7 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
         Kind::Socket(socket) => listen_again(socket, backlog).map(|()| Some(0)),
         Kind::Fresh => {
             let Some(local) = address::bound_to(fd)? else { return Ok(None) };
-            let local = address::unmapped(local).0;
+            let local = socket_address::unmapped(local).unwrap_or(local);
             let concerns = is_of_stack(local.ip())? || local.is_ipv6() && takes_both(fd)?;
             if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
@@ -158,7 +161,8 @@ fn stack_listens(remote: SocketAddr) -> Outcome<bool> {
 }
 
 fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
-    let (remote, mapped) = address::unmapped(to);
+    let unmapped = socket_address::unmapped(to);
+    let (remote, mapped) = (unmapped.unwrap_or(to), unmapped.is_some());
     let socket = match table::kind(fd) {
         Kind::Socket(socket) => socket,
         Kind::Fresh
@@ -268,7 +272,7 @@ unsafe fn name(
         false => world.context.getsockname(descriptor)?,
     };
     let mapped = world.socket(socket)?.mapped;
-    let found = if mapped { address::mapped(found) } else { found };
+    let found = if mapped { socket_address::mapped(found) } else { found };
     // SAFETY: the caller guarantees this.
     unsafe { address::to_c(found, address, size) };
     Ok(0)

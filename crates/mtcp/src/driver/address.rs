@@ -1,48 +1,11 @@
-//! Converts socket addresses from and to the kernel's structures.
+//! Asks the kernel for the addresses of its sockets.
 
 use crate::system::{check, get_option};
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// Bytes of the longest IP socket address.
-pub(super) const LONGEST: usize = size_of::<libc::sockaddr_in6>();
-
-/// Parses the address in `bytes`; `None` if it is cut off or of another family than IPv4 and IPv6.
-pub(super) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
-    let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
-    let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);
-    let ip: IpAddr = match family {
-        libc::AF_INET if bytes.len() >= size_of::<libc::sockaddr_in>() => {
-            Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[4..8]).ok()?).into()
-        }
-        libc::AF_INET6 if bytes.len() >= LONGEST => {
-            Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[8..24]).ok()?).into()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
-}
-
-/// Returns an address in the kernel's format, and its length.
-pub(super) fn bytes_of(address: SocketAddr) -> ([u8; LONGEST], usize) {
-    let mut bytes = [0; LONGEST];
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    let family = match address.ip() {
-        IpAddr::V4(ip) => {
-            bytes[4..8].copy_from_slice(&ip.octets());
-            libc::AF_INET
-        }
-        IpAddr::V6(ip) => {
-            bytes[8..24].copy_from_slice(&ip.octets());
-            libc::AF_INET6
-        }
-    };
-    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-    let length = if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { LONGEST };
-    (bytes, length)
-}
+use sys::socket_address::{BYTES_MAX, parse};
 
 /// The local address of a TCP socket of the kernel; `None` if it is no TCP socket of IPv4 or IPv6.
 pub(super) fn tcp_name(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
@@ -72,11 +35,11 @@ fn name(socket: BorrowedFd<'_>, call: NameCall) -> io::Result<Option<SocketAddr>
     // SAFETY: the kernel writes at most `length` bytes into the room, which is aligned for any
     // address.
     check(unsafe { call(socket.as_raw_fd(), room.as_mut_ptr().cast(), &raw mut length) })?;
-    let mut bytes = [0; LONGEST];
+    let mut bytes = [0; BYTES_MAX];
     for (to, word) in bytes.chunks_mut(8).zip(room) {
         to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
     }
-    let length = (length as usize).min(LONGEST);
+    let length = (length as usize).min(BYTES_MAX);
     Ok(parse(&bytes[..length]))
 }
 
@@ -84,18 +47,6 @@ fn name(socket: BorrowedFd<'_>, call: NameCall) -> io::Result<Option<SocketAddr>
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
-
-    #[test]
-    fn addresses_go_there_and_back() {
-        for text in ["10.1.2.3:80", "[fd00::12]:65535", "0.0.0.0:0", "[::]:1"] {
-            let address: SocketAddr = text.parse().unwrap();
-            let (bytes, length) = bytes_of(address);
-            assert_eq!(parse(&bytes[..length]), Some(address));
-            assert_eq!(parse(&bytes[..length - 1]), None, "cut off");
-        }
-        assert_eq!(parse(&[1, 0, b'/', b'x']), None, "a UNIX socket's");
-        assert_eq!(parse(&[]), None);
-    }
 
     #[test]
     fn the_kernel_tells_what_a_socket_is() {

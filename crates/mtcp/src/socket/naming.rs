@@ -7,6 +7,7 @@ use super::{Context, Descriptor, Family, Object, Phase};
 use mtcp_proto::{Error, Options, Readiness, SocketId};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use sys::socket_address;
 
 /// A socket with a bound address.
 #[derive(Debug)]
@@ -204,24 +205,18 @@ pub(super) fn plain(
     family: Family,
     extras: Option<&Extras>,
 ) -> io::Result<SocketAddr> {
-    let mapped = match (family, address.ip()) {
-        (Family::V6, IpAddr::V6(ip)) => ip.to_ipv4_mapped(),
-        (Family::V4, IpAddr::V4(_)) => None,
-        _ => return Err(from(libc::EAFNOSUPPORT)),
-    };
-    match mapped {
+    if address.is_ipv6() != (family == Family::V6) {
+        return Err(from(libc::EAFNOSUPPORT));
+    }
+    match socket_address::unmapped(address) {
         Some(_) if extras.is_some_and(|extras| extras.ipv6_only) => Err(from(libc::EINVAL)),
-        Some(ip) => Ok(SocketAddr::new(ip.into(), address.port())),
-        None => Ok(address),
+        unmapped => Ok(unmapped.unwrap_or(address)),
     }
 }
 
 /// Converts an address of the stack for a socket of this family: IPv4 is mapped for an IPv6 socket.
 pub(crate) fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
-    match (family, address.ip()) {
-        (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
-        _ => address,
-    }
+    if family == Family::V6 { socket_address::mapped(address) } else { address }
 }
 
 /// The address `index` after `first`; `None` if there is none.

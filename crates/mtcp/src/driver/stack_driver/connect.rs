@@ -12,6 +12,7 @@ use megapipe::driver_api::{Endpoint, Full, Object, Operation, Unattached};
 use mtcp_proto::{Error, Options, Readiness, SocketId};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use sys::socket_address;
 
 /// An address in the form that operations have.
 type RawAddress = (*const libc::sockaddr, libc::socklen_t);
@@ -80,7 +81,7 @@ impl<P: Port> MtcpDriver<P> {
         // SAFETY: the operation's address is readable for its length until the operation's last
         // outcome.
         let raw = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) };
-        let remote = address::parse(raw).filter(|remote| self.goes_by_stack(*remote));
+        let remote = socket_address::parse(raw).filter(|remote| self.goes_by_stack(*remote));
         let Some(remote) = remote else {
             if let Some(entry) = self.entries.get_mut(number) {
                 entry.phase = Phase::Kernel;

@@ -3,7 +3,6 @@
 
 use super::{MtcpDriver, own};
 use crate::Family;
-use crate::driver::address;
 use crate::driver::entry::Phase;
 use crate::engine::Port;
 use crate::socket::errors::{errno, failure, from};
@@ -13,6 +12,7 @@ use crate::socket::settings::Extras;
 use crate::socket::tcp_info;
 use megapipe::driver_api::Object;
 use std::io;
+use sys::socket_address;
 
 impl<P: Port> MtcpDriver<P> {
     /// Sets an option in the stack: of a connection, or of the connections that a listener will
@@ -87,7 +87,7 @@ impl<P: Port> MtcpDriver<P> {
         let family = if entry.speaks_v6 { Family::V6 } else { Family::V4 };
         let info = self.port.info(socket).map_err(failure)?;
         let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
-        let (bytes, length) = address::bytes_of(clothed(remote, family));
+        let (bytes, length) = socket_address::to_bytes(clothed(remote, family));
         if value.len() > length {
             return Err(from(libc::EINVAL));
         }
@@ -97,7 +97,7 @@ impl<P: Port> MtcpDriver<P> {
 
     /// Returns the peer's address as the outcome of an operation.
     pub(super) fn report_peer(&mut self, number: u32, address: *mut u8, bytes: u32) -> i32 {
-        let mut name = [0; address::LONGEST];
+        let mut name = [0; socket_address::BYTES_MAX];
         let Some(name) = name.get_mut(..bytes as usize) else { return -libc::EINVAL };
         match self.peer_name(number, name) {
             Ok(length) => {
