@@ -51,5 +51,19 @@ pub enum Error {
     Aborted,
     /// A setting is out of range. `EINVAL`.
     #[error("{0}")]
-    Config(&'static str),
+    Config(OutOfRange),
+}
+
+/// A setting that is out of its range. Times are in milliseconds, and their names end with `_ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} is {value}; it must be {least} to {most}")]
+pub struct OutOfRange {
+    /// The setting.
+    pub setting: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// The smallest permitted value.
+    pub least: u64,
+    /// The largest permitted value.
+    pub most: u64,
 }

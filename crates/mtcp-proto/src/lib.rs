@@ -43,7 +43,7 @@ pub use self::config::{
     Config, Congestion, Keepalive, ListenOptions, Options, Secret, Steering, SynCookies,
 };
 pub use self::counters::Counters;
-pub use self::error::Error;
+pub use self::error::{Error, OutOfRange};
 pub use self::packet::{Checksum, Packet, PartialChecksum, Sink, SinkCapabilities};
 pub use self::sequence::Sequence;
 pub use self::socket::{ConnectionInfo, Readiness, SendFlags, Shutdown, SocketId, State, Urgent};

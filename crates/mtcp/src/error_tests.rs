@@ -6,6 +6,7 @@ use crate::device::xdp::XdpError;
 use crate::network::NetworkError;
 use crate::stat::{AskError, StatError};
 use crate::{ConfigError, EngineFailure, StartError};
+use mtcp_proto::OutOfRange;
 use std::io;
 use sys::seccomp::SeccompError;
 use testkit::assert_texts;
@@ -48,6 +49,7 @@ fn failures_of_an_engine() {
 #[test]
 fn errors_of_a_start() {
     let system = || StartError::System { what: "start a thread", source: refused() };
+    let mtu = OutOfRange { setting: "mtu", value: 1, least: 576, most: 65_535 };
     let capture = || StartError::Capture { path: "/no/p".into(), source: refused() };
     assert_texts!(StartError;
         StartError::NoCore { .. } => StartError::NoCore { core: 2, cores: 2 },
@@ -63,7 +65,7 @@ fn errors_of_a_start() {
         StartError::Stat(_) => StatError::Thread(refused()).into(), ["raise `ulimit -u`"];
         StartError::Capture { .. } => capture(),
             ["capture.file /no/p", "name a new file", "that is no link"];
-        StartError::Tcp(_) => StartError::Tcp(mtcp_proto::Error::Config("mtu is 1")),
+        StartError::Tcp(_) => StartError::Tcp(mtcp_proto::Error::Config(mtu)),
             ["mtu is 1", "docs/mtcp.toml"];
         StartError::Capabilities(_) => StartError::Capabilities(refused()),
             ["permit capset(2)", "--complete"];

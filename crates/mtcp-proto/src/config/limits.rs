@@ -1,50 +1,63 @@
 //! Checks that settings are in range.
 
 use super::{Config, ListenOptions, Options};
-use crate::error::Error;
+use crate::error::{Error, OutOfRange};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The smallest packet size that every host accepts (RFC 1122, section 3.3.3).
 pub(crate) const MTU_MIN: u16 = 576;
 
-/// Fails with the message of the first condition that is false.
-fn check(conditions: &[(bool, &'static str)]) -> Result<(), Error> {
-    match conditions.iter().find(|(holds, _)| !holds) {
-        Some((_, complaint)) => Err(Error::Config(complaint)),
+/// The size of a buffer, in bytes.
+const BUFFER_BYTES: RangeInclusive<u64> = 4 << 10..=64 << 20;
+
+/// Fails with the first setting that is out of its range.
+fn check(
+    settings: impl IntoIterator<Item = (&'static str, u64, RangeInclusive<u64>)>,
+) -> Result<(), Error> {
+    let mut settings = settings.into_iter();
+    match settings.find(|(_, value, range)| !range.contains(value)) {
+        Some((setting, value, range)) => {
+            let (least, most) = range.into_inner();
+            Err(Error::Config(OutOfRange { setting, value, least, most }))
+        }
         None => Ok(()),
     }
 }
 
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Config {
     /// Checks that every setting of the stack is in its range.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let config = self;
-        let steering = config.steering;
-        check(&[
-            (
-                steering.core < steering.cores,
-                "steering: the core must be below the number of cores",
-            ),
-            ((1..=1 << 24).contains(&config.max_sockets), "max_sockets must be 1 to 2^24"),
-            ((1..=1 << 24).contains(&config.max_half_open), "max_half_open must be 1 to 2^24"),
-            (config.max_time_wait <= 1 << 24, "max_time_wait must be at most 2^24"),
-            (config.max_buffer_bytes >= 64 << 10, "max_buffer_bytes must be at least 64 KiB"),
-            ((1..=10).contains(&config.initial_window), "initial_window must be 1 to 10 segments"),
-            (config.minimum_rto >= Duration::from_millis(1), "minimum_rto must be at least 1 ms"),
-            (
-                config.maximum_rto >= Duration::from_secs(60),
-                "maximum_rto must be at least a minute",
-            ),
-            (config.minimum_rto <= config.maximum_rto, "minimum_rto must not exceed maximum_rto"),
-            (
-                config.delayed_ack <= Duration::from_millis(500),
-                "delayed_ack must be at most 500 ms",
-            ),
-            (config.mtu >= MTU_MIN, "mtu must be at least 576 bytes, and 1,280 for IPv6"),
-            (!config.ephemeral_ports.is_empty(), "ephemeral_ports must not be empty"),
-            (*config.ephemeral_ports.start() > 0, "ephemeral_ports must begin at 1 or higher"),
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check(&self) -> Result<(), Error> {
+        let (ports, steering) = (&self.ephemeral_ports, self.steering);
+        let (first, lifetime) = (u64::from(*ports.start()), self.maximum_segment_lifetime);
+        check([
+            ("steering.cores", steering.cores.into(), 1..=u16::MAX.into()),
+            ("steering.core", steering.core.into(), 0..=u64::from(steering.cores.max(1)) - 1),
+            ("max_sockets", self.max_sockets.into(), 1..=1 << 24),
+            ("max_half_open", self.max_half_open.into(), 1..=1 << 24),
+            ("max_time_wait", self.max_time_wait.into(), 0..=1 << 24),
+            ("max_buffer_bytes", self.max_buffer_bytes as u64, 64 << 10..=1 << 40),
+            ("initial_window", self.initial_window.into(), 1..=10),
+            ("minimum_rto_ms", milliseconds(self.minimum_rto), 1..=60_000),
+            ("maximum_rto_ms", milliseconds(self.maximum_rto), 60_000..=86_400_000),
+            ("delayed_ack_ms", milliseconds(self.delayed_ack), 0..=500),
+            ("syn_retries", self.syn_retries.into(), 0..=127),
+            ("give_up_ms", milliseconds(self.give_up), 1..=1 << 31),
+            ("maximum_segment_lifetime_ms", milliseconds(lifetime), 0..=1 << 30),
+            ("fin_wait_2_ms", milliseconds(self.fin_wait_2), 1..=1 << 31),
+            ("challenge_acks_per_second", self.challenge_acks_per_second.into(), 0..=1 << 20),
+            ("mtu", self.mtu.into(), MTU_MIN.into()..=u16::MAX.into()),
+            ("ephemeral_ports", first, 1..=u16::MAX.into()),
+            ("ephemeral_ports", (*ports.end()).into(), first..=u16::MAX.into()),
         ])?;
-        config.options.check()
+        self.options.check()
     }
 }
 
@@ -54,29 +67,21 @@ impl Options {
     /// # Errors
     /// [`Error::Config`].
     pub fn check(&self) -> Result<(), Error> {
-        let options = self;
-        let buffers = 4 << 10..=64 << 20;
-        let keepalive = options.keepalive;
-        check(&[
-            (buffers.contains(&options.send_buffer_bytes), "send_buffer_bytes: 4 KiB to 64 MiB"),
-            (
-                buffers.contains(&options.receive_buffer_bytes),
-                "receive_buffer_bytes: 4 KiB to 64 MiB",
-            ),
-            (options.send_low_water_bytes >= 1, "send_low_water_bytes must be at least 1"),
-            (options.receive_low_water_bytes >= 1, "receive_low_water_bytes must be at least 1"),
-            (
-                keepalive.is_none_or(|alive| alive.probes >= 1),
-                "keepalive.probes must be at least 1",
-            ),
-            (
-                keepalive.is_none_or(|alive| !alive.interval.is_zero() && !alive.idle.is_zero()),
-                "keepalive.idle and keepalive.interval must not be zero",
-            ),
-            (
-                options.maximum_segment.is_none_or(|segment| segment >= 88),
-                "maximum_segment must be at least 88 bytes",
-            ),
+        let any = || 1..=u64::MAX;
+        let keepalive = self.keepalive;
+        let probes = keepalive.map_or(1, |alive| alive.probes);
+        let idle = keepalive.map_or(1, |alive| milliseconds(alive.idle));
+        let interval = keepalive.map_or(1, |alive| milliseconds(alive.interval));
+        let segment = self.maximum_segment.unwrap_or(u16::MAX);
+        check([
+            ("send_buffer_bytes", self.send_buffer_bytes.into(), BUFFER_BYTES),
+            ("receive_buffer_bytes", self.receive_buffer_bytes.into(), BUFFER_BYTES),
+            ("send_low_water_bytes", self.send_low_water_bytes.into(), any()),
+            ("receive_low_water_bytes", self.receive_low_water_bytes.into(), any()),
+            ("keepalive.probes", probes.into(), any()),
+            ("keepalive.idle_ms", idle, any()),
+            ("keepalive.interval_ms", interval, any()),
+            ("maximum_segment", segment.into(), 88..=u16::MAX.into()),
         ])
     }
 }
@@ -84,7 +89,7 @@ impl Options {
 impl ListenOptions {
     /// Checks that every option of a listener is in its range.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check(&[(self.backlog >= 1, "backlog must be at least 1")])?;
+        check([("backlog", self.backlog.into(), 1..=u32::MAX.into())])?;
         self.connection.check()
     }
 }

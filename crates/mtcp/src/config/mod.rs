@@ -6,7 +6,7 @@ mod file;
 pub use self::check::ConfigError;
 
 use crate::network::Route;
-use mtcp_proto::Congestion;
+use serde::Deserialize;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,8 @@ impl Config {
 }
 
 /// The device for packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
     /// The kind of device.
     pub kind: DeviceKind,
@@ -125,7 +126,8 @@ impl Default for DeviceConfig {
 }
 
 /// The kinds of devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     /// AF_XDP: takes only the stack's packets from an interface.
     Xdp,
@@ -139,7 +141,8 @@ pub enum DeviceKind {
 }
 
 /// Where the XDP program runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum XdpMode {
     /// In the driver if it supports that, otherwise after it.
     #[default]
@@ -151,7 +154,8 @@ pub enum XdpMode {
 }
 
 /// Who has the addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Ownership {
     /// The stack alone has the addresses: it answers ARP, neighbour discovery and ping.
     #[default]
@@ -161,7 +165,8 @@ pub enum Ownership {
 }
 
 /// How the engine is driven.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Run to completion: the application's thread runs the engine. There is no hand-over and no
     /// context switch, and the stack runs only while the application calls it.
@@ -172,7 +177,8 @@ pub enum Mode {
 }
 
 /// The engines and their mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
 pub struct EngineConfig {
     /// The number of cores: 1 to 256.
     pub cores: u16,
@@ -185,6 +191,7 @@ pub struct EngineConfig {
     /// Whether the threads of paired engines and of statistics enter a filter of system calls
     /// (seccomp(2)) when they are set up. The program's threads are not restricted, but cannot give
     /// a filter to all threads (SECCOMP_FILTER_FLAG_TSYNC) any more. `mtcp run` sets it.
+    #[serde(skip)]
     pub seccomp: bool,
 }
 
@@ -195,16 +202,24 @@ impl Default for EngineConfig {
 }
 
 /// The capture of packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
 pub struct CaptureConfig {
     /// The path. With several cores, the core's number is inserted before the extension.
     pub file: PathBuf,
     /// Bytes of each packet that are written: 64 to 262,144.
+    #[serde(default = "whole")]
     pub bytes: u32,
 }
 
+/// The default of [`CaptureConfig::bytes`].
+fn whole() -> u32 {
+    262_144
+}
+
 /// The socket for statistics.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
 pub struct StatConfig {
     /// Whether statistics are available.
     pub enabled: bool,
@@ -217,10 +232,6 @@ impl Default for StatConfig {
         StatConfig { enabled: true, socket: None }
     }
 }
-
-/// The names of congestion control algorithms in the file.
-pub(crate) const CONGESTION: [(&str, Congestion); 2] =
-    [("cubic", Congestion::Cubic), ("reno", Congestion::NewReno)];
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -4,9 +4,8 @@
 use super::errors::{errno, failure, from};
 use super::settings::Extras;
 use super::{Context, Descriptor, Phase, tcp_info};
-use crate::config::CONGESTION;
 use libc::{IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
-use mtcp_proto::ConnectionInfo;
+use mtcp_proto::{Congestion, ConnectionInfo};
 use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -19,6 +18,10 @@ const SEGMENT_BYTES: RangeInclusive<u16> = 88..=32_767;
 const PROBE_SECONDS: RangeInclusive<i32> = 1..=32_767;
 /// The value of TCP_MAXSEG before the connection is established (RFC 9293, section 3.7.1).
 const DEFAULT_SEGMENT: u16 = 536;
+
+/// The names of the algorithms for TCP_CONGESTION.
+const CONGESTION: [(&str, Congestion); 2] =
+    [("cubic", Congestion::Cubic), ("reno", Congestion::NewReno)];
 
 /// An option that can be set, or whose value never changes.
 pub(crate) struct SocketOption {
