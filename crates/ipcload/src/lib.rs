@@ -16,11 +16,12 @@
 //!   the measuring process manages it.
 //! - `message`: contents of messages, and their check.
 //! - `tally`, `report`, `clock`: counts and latencies by slice, lines of JSON, the clock.
-//! - `error`: errors with their remedies.
+//! - `filler`: responses of iobench's servers, whichever program they are in. `error`: errors.
 
 mod clock;
 mod end;
 mod error;
+mod filler;
 mod load;
 mod measuring_process;
 mod message;
@@ -32,6 +33,7 @@ mod tally;
 pub use clock::cost_ns;
 pub use end::{End, Invitation, TIME_LIMIT};
 pub use error::{Error, Result};
+pub use filler::{FILLER_HEAD, filler};
 pub use load::{CpuPair, Load, Pattern};
 pub use measuring_process::run_measuring_process;
 pub use message::{Checker, fill};

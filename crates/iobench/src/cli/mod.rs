@@ -102,9 +102,9 @@ Examples:
 Each answer of a URL has to be like the first one (status, length and digest of the body) or as
 --expect states. A server may end connections that it has kept alive; they are opened again.
 
-Without a URL, requests that are no echo are HTTP, GET / with a query as long as needed, from 35
-bytes on. The request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41
-for the usual free ports. Both clients of --beside are judged by what the server sent and by their
+Without a URL the server has to answer as `iobench serve` does with the same sizes. The request of
+wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual free ports.
+Both clients of --beside are judged by what the server sent and by their
 CPU time from start to end.";
 
 const SERVE_EXAMPLES: &str = "
@@ -377,7 +377,8 @@ fn serve_help() -> String {
 #[command(mut_args(of_url))]
 #[command(mut_arg("connections_by", |arg| arg.requires("rate")))]
 pub(crate) struct LoadArgs {
-    /// Address and port of a running server
+    /// Address and port of a running server that answers as `iobench serve` does; a server of HTTP
+    /// is loaded by its URL
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) connect: Option<SocketAddr>,
 
@@ -400,12 +401,11 @@ pub(crate) struct LoadArgs {
           conflicts_with_all = ["request_bytes", "response_bytes"])]
     pub(crate) message_bytes: usize,
 
-    /// Bytes of a request if answers have another size; an HTTP GET if 35 or more
+    /// Bytes of a request if answers have another size
     #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of every answer: those of iobench's servers or, with --rate, of any HTTP response; a
-    /// closed loop checks only their number
+    /// Bytes of every answer, as of `iobench serve --response-bytes`
     #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Option<usize>,
 

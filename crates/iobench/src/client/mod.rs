@@ -89,7 +89,7 @@ pub(crate) struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) address: SocketAddr,
-    /// The server is one of iobench's own, which sends known filler where it does not echo.
+    /// The server answers as iobench's own do: with known filler where it does not echo.
     pub(crate) is_ours: bool,
     /// How long after the slot the answers to requests without progress for long are awaited, in
     /// nanoseconds.

@@ -1,6 +1,6 @@
-//! `iobench load`: runs the client alone, against a URL, against any server with answers of a
-//! constant size, or against one of iobench's servers in a process and on a CPU of its own,
-//! optionally beside another client.
+//! `iobench load`: runs the client alone, against a URL, against a running server of iobench's own
+//! exchange, or against one of iobench's servers in a process and on a CPU of its own, optionally
+//! beside another client.
 
 mod beside;
 pub(crate) mod external;
@@ -191,7 +191,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     let mut sampler = Sampler::new(&target.client, &clients.thread_ids(), side.as_ref())?;
     let total_ns = workload.slicing.total_ns();
     let borders = Slicing::judged(total_ns);
-    clients.begin_slot(Order::new(target.address, target.server.is_some()));
+    clients.begin_slot(Order::new(target.address, true));
     warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);

@@ -112,7 +112,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
         timeout_ns: arguments.open.timeout.as_nanos() as u64,
         generators: place(&target.client.cpus, rate, arguments.open.generators)?,
         client: target.client.clone(),
-        own_server: target.server.is_some(),
+        own_server: true,
         seed: arguments.measure.seed.unwrap_or(now_ns() % 1_000_000),
         tolerance: Tolerance::default(),
         log: arguments.open.log.clone(),

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::error::Result;
 use crate::open::arrivals::Schedule;
 use crate::open::connect::Route;
+use crate::open::dialogue::Dialogue;
 use crate::open::record::{Due, ReceiveRecord, SendRecord};
-use crate::open::reply::Dialogue;
 use crate::open::sender::{Shared, wait_until};
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::limits::Limits;
@@ -312,19 +312,20 @@ impl<'a> ServeThread<'a> {
 
     /// Checks received bytes; only one answer is outstanding at a time.
     fn received(&mut self, fd: usize, bytes: &[u8]) -> Progress {
-        let Served { number, answered, received, .. } = self.served[fd];
-        let missing = self.dialogue.response_bytes() - received;
-        let (piece, behind) = bytes.split_at(missing.min(bytes.len()));
-        let mut checked = self.dialogue.check(number, answered, received, piece);
-        if checked.is_ok() && !behind.is_empty() {
-            checked = Err(self.dialogue.surplus(number, answered, behind.len()));
+        let Served { number, answered, received, .. } = &mut self.served[fd];
+        let checked = self.dialogue.feed(received, *number, *answered, bytes);
+        let checked = checked.and_then(|fed| match bytes.len() - fed.used {
+            0 => Ok(fed.complete),
+            surplus => Err(self.dialogue.surplus(*number, *answered, surplus)),
+        });
+        match checked {
+            Ok(true) => Progress::Complete,
+            Ok(false) => Progress::Waiting,
+            Err(fault) => {
+                self.record.faults.count(fault);
+                Progress::Ended(End::Wrong)
+            }
         }
-        if let Err(fault) = checked {
-            self.record.faults.count(fault);
-            return Progress::Ended(End::Wrong);
-        }
-        self.served[fd].received += piece.len();
-        if piece.len() == missing { Progress::Complete } else { Progress::Waiting }
     }
 
     /// Records an answer; true if it was the connection's last.

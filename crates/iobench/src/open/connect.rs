@@ -244,7 +244,8 @@ impl Connecting<'_> {
                 self.route.target,
                 TIME_LIMIT_NS / 1_000_000_000
             ),
-            "check that the server answers requests of this size and accepts that many connections",
+            "check that the server answers requests of this size and accepts that many \
+             connections; servers of HTTP are loaded by their URL, `iobench load URL`",
         )
     }
 }
@@ -252,7 +253,8 @@ impl Connecting<'_> {
 fn wrong(number: usize, what: &str) -> Error {
     Error::setup(
         format!("on connection {number} the server {what}"),
-        "set the same sizes for server and client, and check what the server answers",
+        "set the same sizes for server and client, and check what the server answers; servers of \
+         HTTP are loaded by their URL, `iobench load URL`",
     )
 }
 

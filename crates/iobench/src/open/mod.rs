@@ -3,12 +3,13 @@
 //!
 //! A generator is a send thread and a receive thread that share only the queues of requests in
 //! flight (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; every reply is
-//! checked (`reply`); both threads have records of their own (`record`). `verdict` decides whether
-//! the figures are valid, and `disturbance` whether other work affected them.
+//! checked (`dialogue`); both threads have records of their own (`record`). `verdict` decides
+//! whether the figures are valid, and `disturbance` whether other work affected them.
 
 pub(crate) mod arrivals;
 mod churn;
 pub(crate) mod connect;
+mod dialogue;
 pub(crate) mod gauge;
 mod inflight;
 pub(crate) mod live;
@@ -18,7 +19,6 @@ pub(crate) mod phases;
 mod receiver;
 pub(crate) mod record;
 mod reopen;
-mod reply;
 mod sender;
 mod summary;
 pub(crate) mod terminal;
@@ -42,7 +42,6 @@ use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::{Course, Phase};
-use crate::open::reply::Template;
 use crate::open::verdict::Tolerance;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
@@ -68,7 +67,7 @@ pub(crate) struct OpenPlan {
     pub(crate) timeout_ns: u64,
     pub(crate) generators: Vec<GeneratorCpus>,
     pub(crate) client: ClientSide,
-    /// The server is one of iobench's own, whose replies are known in advance.
+    /// The server answers as iobench's own do, so its replies are known in advance.
     pub(crate) own_server: bool,
     pub(crate) seed: u64,
     pub(crate) tolerance: Tolerance,
@@ -157,8 +156,6 @@ pub(crate) struct Prepared {
     plan: OpenPlan,
     clock: Clock,
     target: SocketAddr,
-    /// The expected reply, if it is not an echo.
-    template: Template,
     load: Load,
 }
 
@@ -187,11 +184,7 @@ impl Prepared {
             Some(transactions) => begin_churn(&plan, route, transactions)?,
             None => stand(&plan, route, signals, watcher)?,
         };
-        let template = match plan.own_server {
-            true => Template::of_ours(plan.exchange),
-            false => Template::learn(plan.exchange, route),
-        };
-        Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, template, load })
+        Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, load })
     }
 
     /// Returns the generators' clock, on the scale of CLOCK_MONOTONIC.

@@ -6,9 +6,9 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
+use crate::open::dialogue::{Dialogue, WrongReply};
 use crate::open::record::{Due, ReceiveRecord};
 use crate::open::reopen::Reopening;
-use crate::open::reply::{Dialogue, WrongReply};
 use crate::open::sender::Shared;
 use crate::open::timestamps;
 use crate::sys::epoll::{Epoll, event_buffer};
@@ -155,16 +155,16 @@ impl ReceiveThread<'_> {
                 return Err(self.dialogue.surplus(connection, self.latest[connection], rest.len()));
             };
             self.latest[connection] = number;
-            let from = self.partial[connection];
-            let missing = self.dialogue.response_bytes() - from;
-            let (piece, behind) = rest.split_at(missing.min(rest.len()));
-            if let Err(fault) = self.dialogue.check(connection, number, from, piece) {
-                self.wrong(connection, arrival.now_ns);
-                return Err(fault);
-            }
-            rest = behind;
-            if piece.len() < missing {
-                self.partial[connection] += piece.len();
+            let received = &mut self.partial[connection];
+            let fed = match self.dialogue.feed(received, connection, number, rest) {
+                Ok(fed) => fed,
+                Err(fault) => {
+                    self.wrong(connection, arrival.now_ns);
+                    return Err(fault);
+                }
+            };
+            rest = &rest[fed.used..];
+            if !fed.complete {
                 return Ok(());
             }
             self.partial[connection] = 0;
@@ -263,7 +263,6 @@ mod tests {
     use crate::open::inflight::{InFlight, Sent};
     use crate::open::phases::Course;
     use crate::open::record::LogTap;
-    use crate::open::reply::Template;
     use crate::sys::socket::RawAddress;
 
     /// A server that stood still answers all waiting requests at once; the client reads them at
@@ -284,11 +283,10 @@ mod tests {
         let shared = Shared::new(InFlight::new(1, 16));
         let numbering = Numbering::ALONE;
         let record = || ReceiveRecord::new(course, 0, u64::MAX, LogTap::new(None, numbering));
-        let template = Template::of_ours(exchange);
         let mut thread = ReceiveThread {
             clock,
             connections: vec![stream.as_raw_fd()],
-            dialogue: Dialogue::new(exchange, &template, 0, numbering),
+            dialogue: Dialogue::new(exchange, true, 0, numbering),
             reopening: Reopening::new(RawAddress::new(address), 1),
             shared: &shared,
             give_up_ns: u64::MAX,

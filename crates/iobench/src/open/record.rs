@@ -6,9 +6,9 @@ use hdrhistogram::Histogram;
 
 use crate::figures::{Times, new_times};
 use crate::open::Numbering;
+use crate::open::dialogue::WrongReply;
 use crate::open::log::{Entry, Outcome};
 use crate::open::phases::{Course, Phase};
-use crate::open::reply::WrongReply;
 use crate::results::Accounts;
 
 /// Length of a bin of the timeline, a tenth of a second, unless that gives too many or too few
@@ -121,7 +121,7 @@ pub(crate) struct Due {
 }
 
 /// Wrong replies in the whole run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     pub(crate) count: u64,
     pub(crate) first: Option<WrongReply>,
@@ -130,12 +130,14 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) fn count(&mut self, fault: WrongReply) {
         self.count += 1;
-        self.first = self.first.or(Some(fault));
+        self.first.get_or_insert(fault);
     }
 
     pub(crate) fn add(&mut self, other: &Faults) {
         self.count += other.count;
-        self.first = self.first.or(other.first);
+        if self.first.is_none() {
+            self.first.clone_from(&other.first);
+        }
     }
 }
 

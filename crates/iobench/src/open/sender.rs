@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::open::arrivals::Schedule;
+use crate::open::dialogue::Dialogue;
 use crate::open::inflight::{InFlight, Sent};
 use crate::open::live::Live;
 use crate::open::record::SendRecord;
-use crate::open::reply::Dialogue;
 use crate::open::timestamps::{self, Sampler};
 use crate::random::SplitMix64;
 use crate::sys::socket;

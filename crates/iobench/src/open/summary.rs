@@ -126,7 +126,7 @@ impl Summary<'_> {
             accounts: totals.accounts,
             hurried: totals.hurried,
             starved: self.starved(),
-            faults: totals.faults,
+            faults: totals.faults.clone(),
             disturbance: self.disturbance(),
             interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
         });

@@ -9,6 +9,7 @@ use crate::error::{Context, Error, Result};
 use crate::open::arrivals::Schedule;
 use crate::open::churn::{OpenThread, ServeThread, World};
 use crate::open::connect::raw;
+use crate::open::dialogue::Dialogue;
 use crate::open::gauge::{Gauge, Reading};
 use crate::open::inflight::InFlight;
 use crate::open::live::Counts;
@@ -18,7 +19,6 @@ use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
 use crate::open::record::{Bins, LogTap, ReceiveRecord, SendRecord};
 use crate::open::reopen::Reopening;
-use crate::open::reply::Dialogue;
 use crate::open::sender::{SendThread, Shared};
 use crate::open::summary::{GeneratorRecords, Sample, Summary};
 use crate::open::timestamps::{self, Sampler};
@@ -218,7 +218,7 @@ fn receive(
 fn dialogue(prepared: &Prepared, number: usize) -> Dialogue {
     let plan = &prepared.plan;
     let salt = SplitMix64::new(plan.seed ^ (number as u64) << 48).next();
-    Dialogue::new(plan.exchange, &prepared.template, salt, plan.numbering(number))
+    Dialogue::new(plan.exchange, plan.own_server, salt, plan.numbering(number))
 }
 
 /// Returns the send thread's function, for both kinds of load.

@@ -44,7 +44,7 @@ impl Default for Tolerance {
 }
 
 /// The figures from which validity is decided.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Evidence {
     pub(crate) lag: Option<Percentiles>,
     /// Time from the actual send time to the kernel's timestamp, of a sample.

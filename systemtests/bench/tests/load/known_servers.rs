@@ -95,13 +95,13 @@ fn replies_of_zeros_are_wrong() {
         reply.fill(0);
         true
     });
-    assert_wrong(&zeros, &[], "of the reply to request 0 of connection");
+    assert_wrong(&zeros, &[], "the reply to request 0 of connection");
     let zeros = answering(|reply| {
         *reply = vec![0; 100];
         true
     });
     let sizes = ["--request-bytes=64", "--response-bytes=100"];
-    assert_wrong(&zeros, &sizes, "byte 0 of the reply to request 0");
+    assert_wrong(&zeros, &sizes, "differs at byte 0: 0x00 where 0x48 was due");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_flipped_bit_is_named_at_any_place() {
             reply[place] ^= 1;
             true
         });
-        assert_wrong(&flip, &[], &format!("byte {place} of the reply to request 0 of"));
+        assert_wrong(&flip, &[], &format!("differs at byte {place}: 0x"));
     }
 }
 
@@ -130,7 +130,8 @@ fn a_flipped_bit_in_a_churn_is_wrong() {
     assert_eq!((status, &result["valid"]), (Some(3), &Value::Bool(false)), "{printed}");
     assert_balanced(result);
     assert!(count(result, "wrong") > 0 && count(result, "answered") == 0, "{printed}");
-    assert!(printed.contains("byte 40 of the reply to request 0 of connection"), "{printed}");
+    assert!(printed.contains("the reply to request 0 of connection"), "{printed}");
+    assert!(printed.contains("differs at byte 40: 0x"), "{printed}");
     assert!(printed.contains("open loop at 200 new connections/s"), "{printed}");
 }
 
@@ -146,7 +147,7 @@ fn surplus_bytes_are_wrong() {
     let result = assert_invalid(&add_one, &[], "the reply to request ");
     let notes = result["notes"].to_string();
     // On a busy machine the next request was sent before, and the surplus byte begins its reply.
-    let places = ["the reply to request 0 of", "byte 0 of the reply to request 1 of"];
+    let places = ["has 1 bytes more than 64", "differs at byte 0: 0x00"];
     assert!(places.iter().any(|place| notes.contains(place)), "{notes}");
 }
 
@@ -159,7 +160,7 @@ fn a_short_reply_does_not_slip_onto_the_next_request() {
         }
         true
     });
-    let result = assert_invalid(&short, &[], "byte 63 of the reply to request");
+    let result = assert_invalid(&short, &[], "differs at byte 63: 0x");
     // The reply to the next request ends it, and the byte is right by chance (1 of 256).
     assert!(count(&result, "wrong") > 2 * count(&result, "answered"), "{result}");
 }
@@ -173,7 +174,7 @@ fn the_reply_to_another_request_is_wrong() {
         }
         while stream.write_all(&first).is_ok() && stream.read_exact(&mut message).is_ok() {}
     });
-    let result = assert_invalid(&repeat_the_first, &[], "of the reply to request 0 of connection");
+    let result = assert_invalid(&repeat_the_first, &[], "the reply to request 0 of connection");
     assert!(count(&result, "wrong") > 0, "{result}");
 }
 
@@ -193,27 +194,6 @@ fn right_replies_of_all_sizes_are_not_called_wrong() {
         assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
         assert_eq!(result["kind"], "open");
     }
-}
-
-#[test]
-fn http_servers_may_change_their_header_fields_but_not_their_body() {
-    fn http(body: fn(u64) -> u8) -> String {
-        let replies = AtomicU64::new(0);
-        answering(move |reply| {
-            let number = replies.fetch_add(1, Ordering::Relaxed);
-            let head = "HTTP/1.1 200 OK\r\nDate: ";
-            *reply = format!("{head}{number:08}\r\nContent-Length: 10\r\n\r\n").into_bytes();
-            reply.resize(reply.len() + 10, body(number));
-            true
-        })
-    }
-    let sizes = ["--request-bytes=64", "--response-bytes=65"];
-    let (_, result, printed) = load(&http(|_| b'x'), &[&sizes[..], &[LONG_TIMEOUT]].concat());
-    assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
-    let changing = http(|number| b'a' + (number % 26) as u8);
-    let (_, result, printed) = load(&changing, &[&sizes[..], &["--timeout=1s"]].concat());
-    assert!(count(&result, "wrong") > 0 && result["valid"] == false, "{printed}");
-    assert!(printed.contains("byte 55 of the reply"), "{printed}");
 }
 
 #[test]

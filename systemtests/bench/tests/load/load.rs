@@ -232,55 +232,60 @@ fn delays_and_pauses_show_in_latencies() {
     assert!(p1 >= 4_900.0 && p99 >= 49_000.0, "{p1} {p99}");
 }
 
+#[test]
+fn answers_may_have_another_size_than_requests() {
+    for (request, response) in [(1, 1_048_576_u64), (40, 65_536), (64, 1), (100_000_u64, 10)] {
+        let bytes = [request.to_string(), response.to_string()];
+        let sizes = ["--request-bytes", &bytes[0], "--response-bytes", &bytes[1]];
+        let serving = Serving::start_with("epoll", &sizes);
+        for transactions in ["1", "3", "0"] {
+            let more = [&sizes[..], &["--transactions", transactions]].concat();
+            let (status, result, printed) = load_undisturbed(&serving.address, &more);
+            assert_eq!(status, Some(0), "{more:?}: {printed}");
+            assert_eq!(result["workload"], "request-response");
+            assert_eq!(result["request_bytes"], request);
+            assert_eq!(result["response_bytes"], response);
+            let totals = &result["totals"];
+            let count = |name: &str| totals[&format!("client_{name}")].as_u64().unwrap();
+            let complete = count("transactions") * response;
+            // Each of eight connections may be in the middle of an answer at the end.
+            let most = complete + 8 * response;
+            assert!((complete..=most).contains(&count("bytes_received")), "{totals}");
+            assert!(count("bytes_sent") >= count("transactions") * request, "{totals}");
+        }
+    }
+}
+
+/// The beginning of the answers of iobench's own servers.
+const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: ";
+
 /// Answers every complete request of one size with an answer of another size.
 fn answer<const REQUEST: usize, const RESPONSE: usize>(mut stream: TcpStream) {
     let mut request = vec![0; REQUEST];
-    let response = vec![b'.'; RESPONSE];
-    while stream.read_exact(&mut request).is_ok() && stream.write_all(&response).is_ok() {}
+    while stream.read_exact(&mut request).is_ok() && stream.write_all(&HEAD[..RESPONSE]).is_ok() {}
+}
+
+/// Answers each read with the same answer of HTTP.
+fn no_content(mut stream: TcpStream) {
+    let mut request = [0; 4096];
+    while matches!(stream.read(&mut request), Ok(1..))
+        && stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_ok()
+    {}
 }
 
 #[test]
-fn answers_may_have_another_size_than_requests() {
-    fn assert_answered<const REQUEST: usize, const RESPONSE: usize>() {
-        let address = hostile(answer::<REQUEST, RESPONSE>);
-        let (request, response) = (REQUEST.to_string(), RESPONSE.to_string());
-        for transactions in ["1", "3", "0"] {
-            let more = ["--request-bytes", &request, "--response-bytes", &response];
-            let more = [&more[..], &["--transactions", transactions]].concat();
-            let (status, result, printed) = load_undisturbed(&address, &more);
-            assert_eq!(status, Some(0), "{more:?}: {printed}");
-            assert_eq!(result["workload"], "request-response");
-            assert_eq!(result["request_bytes"], REQUEST);
-            assert_eq!(result["response_bytes"], RESPONSE);
-            let totals = &result["totals"];
-            let count = |name: &str| totals[&format!("client_{name}")].as_u64().unwrap();
-            let complete = count("transactions") * RESPONSE as u64;
-            // Each of eight connections may be in the middle of an answer at the end.
-            let most = complete + 8 * RESPONSE as u64;
-            assert!((complete..=most).contains(&count("bytes_received")), "{totals}");
-            assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{totals}");
+fn a_server_of_http_is_to_be_loaded_by_its_url() {
+    let open = ["--rate=200", "--growth=0s", "--steady=0s", "--timeout=60s"];
+    for sizes in [&["--request-bytes=90", "--response-bytes=27"][..], &["--message-bytes=27"]] {
+        for more in [sizes.to_vec(), [sizes, &open].concat()] {
+            assert_invalid(no_content, &more, "one of HTTP, whose servers `iobench load URL` loads");
         }
     }
-    assert_answered::<1, 1_048_576>();
-    assert_answered::<40, 65_536>();
-    assert_answered::<64, 1>();
-    assert_answered::<100_000, 10>();
-}
-
-#[test]
-fn requests_that_are_no_echo_are_http() {
-    fn strict(mut stream: TcpStream) {
-        let mut request = [0; 90];
-        while stream.read_exact(&mut request).is_ok()
-            && request.starts_with(b"GET /?")
-            && request.ends_with(b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            && stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_ok()
-        {}
-    }
-    let address = hostile(strict);
-    let more = ["--request-bytes", "90", "--response-bytes", "27"];
-    let (status, _, printed) = load_undisturbed(&address, &more);
-    assert_eq!(status, Some(0), "{printed}");
+    // The answer has another size, so the open loop does not begin.
+    let address = hostile(no_content);
+    let output = run(&["load", "--connect", &address, "--rate=200", "--message-bytes=20"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("`iobench load URL`"), "{}", stderr(&output));
 }
 
 #[test]
@@ -290,7 +295,7 @@ fn answers_of_a_wrong_size_are_noticed() {
     assert_invalid(answer::<64, 9>, &sizes, "got no answer");
     fn half(mut stream: TcpStream) {
         let mut request = [0; 64];
-        let _ = stream.read_exact(&mut request).and_then(|()| stream.write_all(&[0; 5]));
+        let _ = stream.read_exact(&mut request).and_then(|()| stream.write_all(&HEAD[..5]));
     }
     assert_invalid(half, &sizes, "closed or reset by the server");
 }

@@ -1,12 +1,12 @@
 //! The echo protocol: answers repeat the request. Every request carries a unique stamp at both
 //! ends, so that an old answer or that of another connection is detected.
 
-use crate::client::protocol::{Complaint, Fed, Intake, Protocol, compare, request};
+use crate::client::protocol::{Complaint, Fed, Intake, Protocol, compare, of_http, request};
 use crate::exchange::Exchange;
 use crate::random::SplitMix64;
 
 /// Pieces up to this size are compared completely. Longer ones are compared at both ends, and
-/// completely in every `SAMPLE`th answer.
+/// completely in every `SAMPLE`th answer only, unless all are to be.
 const FULL_COMPARE_BYTES: usize = 4096;
 const EDGE_BYTES: usize = 64;
 const SAMPLE: u64 = 16;
@@ -17,6 +17,8 @@ pub(crate) struct Echo {
     message: Vec<u8>,
     transactions: u32,
     stamps: SplitMix64,
+    /// Of long answers one in so many is compared completely.
+    sample: u64,
 }
 
 impl Echo {
@@ -24,7 +26,13 @@ impl Echo {
     /// the requests of different threads differ.
     pub(crate) fn new(message_bytes: usize, transactions: u32, thread: usize) -> Echo {
         let stamps = SplitMix64::new((thread as u64 + 1) << 56);
-        Echo { message: request(Exchange::echo(message_bytes)), transactions, stamps }
+        let message = request(Exchange::echo(message_bytes));
+        Echo { message, transactions, stamps, sample: SAMPLE }
+    }
+
+    /// Requests whose answers are all compared completely.
+    pub(crate) fn comparing_all(message_bytes: usize) -> Echo {
+        Echo { sample: 1, ..Echo::new(message_bytes, 0, 0) }
     }
 }
 
@@ -73,13 +81,14 @@ impl Protocol for Echo {
         let from = *received;
         let used = bytes.len().min(self.message.len() - from);
         let (bytes, due) = (&bytes[..used], &self.message[from..from + used]);
-        if used <= FULL_COMPARE_BYTES || stamp.is_multiple_of(SAMPLE) {
-            compare(bytes, due, from as u64)?;
+        let checked = if used <= FULL_COMPARE_BYTES || stamp.is_multiple_of(self.sample) {
+            compare(bytes, due, from as u64)
         } else {
             let tail = used - EDGE_BYTES;
-            compare(&bytes[..EDGE_BYTES], &due[..EDGE_BYTES], from as u64)?;
-            compare(&bytes[tail..], &due[tail..], (from + tail) as u64)?;
-        }
+            compare(&bytes[..EDGE_BYTES], &due[..EDGE_BYTES], from as u64)
+                .and_then(|()| compare(&bytes[tail..], &due[tail..], (from + tail) as u64))
+        };
+        checked.map_err(|complaint| of_http(complaint, from, bytes))?;
         *received += used;
         Ok(Fed { used, complete: *received == self.message.len() })
     }

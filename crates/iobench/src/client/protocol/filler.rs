@@ -7,13 +7,12 @@
 //! checked, which avoids the copy out of the kernel.
 
 use crate::client::protocol::http::{Head, find_head_end};
-use crate::client::protocol::{Complaint, Fed, Intake, Protocol, compare, request};
+use crate::client::protocol::{Complaint, Fed, HTTP, Intake, Protocol, compare, of_http, request};
 use crate::exchange::Exchange;
 
 /// Answers up to this size are all compared, longer ones one in `SAMPLE`.
 const ALWAYS_SEEN_BYTES: usize = 4096;
 const SAMPLE: u64 = 16;
-const HTTP: &[u8] = b"HTTP/1.";
 
 /// Repeats one request and expects one answer.
 pub(crate) struct Filler {
@@ -93,7 +92,13 @@ impl Protocol for Filler {
 
     fn feed(&mut self, received: &mut usize, _number: u64, bytes: &[u8]) -> Result<Fed, Complaint> {
         let used = bytes.len().min(self.response_bytes - *received);
-        self.reference.check(&bytes[..used], *received, self.response_bytes)?;
+        let checked = self.reference.check(&bytes[..used], *received, self.response_bytes);
+        match checked {
+            Err(complaint) if self.reference.is_known => {
+                return Err(of_http(complaint, *received, bytes));
+            }
+            checked => checked?,
+        }
         Ok(self.feed_unseen(received, used))
     }
 

@@ -20,6 +20,8 @@ use crate::exchange::Exchange;
 /// Text before the query of the HTTP request; the query pads the request to its size.
 const HTTP_HEAD: &[u8] = b"GET /";
 const HTTP_TAIL: &[u8] = b" HTTP/1.1\r\nHost: localhost\r\n\r\n";
+/// The beginning of every answer of HTTP/1.
+const HTTP: &[u8] = b"HTTP/1.";
 
 /// What is wrong with an answer, in words that continue "answer 17 ...".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub(crate) trait Protocol {
     const ECHOES: bool = false;
 
     /// Restarts the sequence of requests, so that every slot has the same one. `is_ours`: the
-    /// server is one of iobench's own.
+    /// server answers as iobench's own do.
     fn restart(&mut self, is_ours: bool);
     /// Returns the number of requests of the next connection; 0 for as many as fit into the slot.
     fn connection_requests(&mut self) -> u32;
@@ -87,6 +89,18 @@ fn compare(received: &[u8], due: &[u8], at: u64) -> Result<(), Complaint> {
         }
         None => format!("has {} bytes where {} were due", received.len(), due.len()),
     }))
+}
+
+/// Adds to a complaint about bytes of an answer, from position `from` on, which command is for the
+/// server, if they begin an answer of HTTP other than those of iobench's own servers.
+fn of_http(Complaint(what): Complaint, from: usize, bytes: &[u8]) -> Complaint {
+    let is_http = bytes.starts_with(HTTP) && !bytes.starts_with(ipcload::FILLER_HEAD.as_bytes());
+    Complaint(match from {
+        0 if is_http => {
+            format!("{what}; it is one of HTTP, whose servers `iobench load URL` loads")
+        }
+        _ => what,
+    })
 }
 
 /// Returns the request of an exchange. If it is not an echo and long enough, it is HTTP, so that
