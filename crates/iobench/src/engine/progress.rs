@@ -1,5 +1,6 @@
 //! Shows the progress of a run on stderr: a bar on a terminal, plain lines elsewhere.
 
+use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
@@ -21,12 +22,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(slots: u64, slot_ns: u64) -> Progress {
-        let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(slots), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
+        let bar = bar(slots);
         Progress { bar, total: slots, done: 0, begun_ns: now_ns(), slot_ns }
     }
 
@@ -80,6 +76,70 @@ impl Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Returns a bar of `length` steps, if stderr is a terminal.
+fn bar(length: u64) -> Option<ProgressBar> {
+    stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar
+    })
+}
+
+/// The display of a single run, which is redrawn while it is measured: on a terminal a bar,
+/// elsewhere a line when a phase begins.
+pub(crate) struct RunProgress {
+    /// What is run, shown first; `None` to show nothing.
+    label: Option<String>,
+    bar: Option<ProgressBar>,
+    phase: Cell<&'static str>,
+}
+
+impl RunProgress {
+    pub(crate) fn new(label: String) -> RunProgress {
+        RunProgress { label: Some(label), bar: bar(0), phase: Cell::new("") }
+    }
+
+    /// Shows nothing, for runs within a schedule, which has a display of its own.
+    pub(crate) fn hidden() -> RunProgress {
+        RunProgress { label: None, bar: None, phase: Cell::new("") }
+    }
+
+    /// Shows how many of the connections are open.
+    pub(crate) fn connecting(&self, ready: usize, of: usize) {
+        let (Some(bar), Some(label)) = (&self.bar, &self.label) else { return };
+        bar.set_length(of as u64);
+        bar.set_position(ready as u64);
+        bar.set_message(format!("{label}: connect {ready}/{of}"));
+    }
+
+    /// Shows the phase and the time until the end, of the run's whole time.
+    pub(crate) fn show(&self, phase: &'static str, at_ns: u64, end_ns: u64) {
+        let Some(label) = &self.label else { return };
+        let left_s = end_ns.saturating_sub(at_ns) as f64 / 1e9;
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(end_ns);
+                bar.set_position(at_ns.min(end_ns));
+                bar.set_message(format!("{label}: {phase}, {left_s:.0} s left"));
+            }
+            None if self.phase.get() != phase => {
+                output::note(&format!("{label}: {phase}, {left_s:.1} s left"));
+            }
+            None => {}
+        }
+        self.phase.set(phase);
+    }
+}
+
+impl Drop for RunProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -300,6 +300,23 @@ fn is_late(number: usize, borders: &[Border], due: Option<(u64, Slicing)>) -> bo
     })
 }
 
+/// Returns that other programs' work was not judged, where a server on this machine may use the
+/// clients' CPUs, with how long the clients' threads waited for a CPU.
+pub(crate) fn unjudged(client: &ClientSide, borders: &[Border]) -> Option<String> {
+    let (first, last) = (borders.first()?, borders.last()?);
+    let threads = first.client.threads.iter().zip(&last.client.threads);
+    let waited_ns: u64 = threads.map(|(from, to)| to.delay_ns.saturating_sub(from.delay_ns)).sum();
+    let all_ns = wall_ns(borders) * last.client.threads.len() as u64;
+    (!client.owned).then(|| {
+        format!(
+            "whether other programs disturbed this was not judged, because the server may use the \
+             same CPUs; the clients' threads waited for a CPU {:.0} % of the time; name \
+             --client-cpus to have it judged",
+            100.0 * waited_ns as f64 / all_ns.max(1) as f64
+        )
+    })
+}
+
 /// What disturbed a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::progress::RunProgress;
 use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -20,7 +21,7 @@ use crate::open::gauge::{Blind, Reading, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
-use crate::open::{OpenPlan, Prepared, View, Watcher, place};
+use crate::open::{OpenPlan, Prepared, place};
 use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
@@ -141,7 +142,7 @@ pub(crate) fn follow(
         let (Ok(prepared), true) = (prepared, go) else { continue };
         let offset = clock::measure(control, &mut new_times())?;
         let Start::At(start_ns) = clock::agree_on_start(control, offset)? else { continue };
-        let outcome = prepared.run(start_ns, &Blind, signals, &mut Quiet)?;
+        let outcome = prepared.run(start_ns, &Blind, signals, &RunProgress::hidden())?;
         gather_values(control, &Some(outcome))?;
     }
     Ok(())
@@ -174,14 +175,5 @@ fn prepare(control: &dyn Control, order: &LoadOrder, signals: &Signals) -> Resul
         keeps_part: false,
     };
     let route = Route::new(order.target, connections)?;
-    Prepared::connect(plan, &route, signals, &mut Quiet)
-}
-
-/// Shows nothing: only rank 0 prints.
-struct Quiet;
-
-impl Watcher for Quiet {
-    fn connecting(&mut self, _: usize, _: usize) {}
-
-    fn running(&mut self, _: &View<'_>) {}
+    Prepared::connect(plan, &route, signals, &RunProgress::hidden())
 }

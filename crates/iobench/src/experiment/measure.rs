@@ -2,6 +2,7 @@
 
 use crate::client::ClientKind;
 use crate::engine::point::Point;
+use crate::engine::progress::RunProgress;
 use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
@@ -12,7 +13,6 @@ use crate::open::connect::{PER_SOURCE, Route};
 use crate::open::gauge::Watched;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
-use crate::open::terminal::Terminal;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
 use crate::path::Path;
 use crate::results::Kind;
@@ -29,8 +29,6 @@ pub(crate) struct Task<'a> {
     pub(crate) server: &'a Subject,
     pub(crate) point: &'a Point,
     pub(crate) seed: u64,
-    /// A description for the progress display.
-    pub(crate) label: &'a str,
 }
 
 impl Task<'_> {
@@ -126,16 +124,16 @@ impl Measure for Local<'_> {
         }
         let server_cpus = launch.cpus.clone();
         self.path.clear()?;
-        let mut terminal = Terminal::new(task.label.to_owned(), plan.tolerance);
+        let progress = RunProgress::hidden();
         let client = ClientKind::Kernel;
         let (mut process, _) = self.path.start(task.server, client, launch, self.signals)?;
         let route = self.route(&process, connections)?;
-        let prepared = Prepared::connect(plan, &route, self.signals, &mut terminal)?;
+        let prepared = Prepared::connect(plan, &route, self.signals, &progress)?;
         let gauge = Watched { server: &process, cpus: &server_cpus };
         let start_ns = now_ns() + LEAD_NS;
         let end_ns = start_ns + course.end_ns();
         let observation = self.path.network().map(|n| Observation::begin(n, end_ns)).transpose()?;
-        let mut outcome = prepared.run(start_ns, &gauge, self.signals, &mut terminal)?;
+        let mut outcome = prepared.run(start_ns, &gauge, self.signals, &progress)?;
         if let (Some(observation), Some(network)) = (observation, self.path.network()) {
             outcome.reasons.extend(observation.end(network)?);
         }

@@ -103,8 +103,7 @@ impl Bench for OpenBench<'_> {
         // All servers get the same schedule at a point, and so the same bursts.
         let mut seeds =
             SplitMix64::new(self.seed ^ (turn.cell as u64) << 32 ^ u64::from(turn.round));
-        let (seed, label) = (seeds.next(), self.describe(turn.cell, turn.subject) + ":");
-        let task = Task { experiment, server, point, seed, label: &label };
+        let task = Task { experiment, server, point, seed: seeds.next() };
         let outcome = self.place.measure(&task)?;
         self.ledger.add(turn.into(), outcome.clone())?;
         Ok(outcome)

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::client::slices::Slicing;
-use crate::engine::sampler::{Border, ClientSide, Sampler, Used, disturbance};
+use crate::engine::progress::RunProgress;
+use crate::engine::sampler::{Border, ClientSide, Sampler, Used, disturbance, unjudged};
 use crate::error::Result;
 use crate::figures::{Percentiles, Times, new_times};
 use crate::http_client::answer::Failures;
@@ -23,9 +24,13 @@ use crate::results::Accounts;
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
+/// Time between two updates of the progress display before the measured time.
+const VIEW_NS: u64 = 100_000_000;
+
 /// The parameters of a run.
 pub(crate) struct OpenRun<'a> {
     pub(crate) server: &'a Server,
+    /// Its CPUs are as many as there are schedules.
     pub(crate) client: &'a ClientSide,
     pub(crate) course: Course,
     pub(crate) timeout_ns: u64,
@@ -49,7 +54,12 @@ pub(crate) struct OpenResult {
 impl OpenRun<'_> {
     /// Runs all threads to the end of the schedule, and until the last answer has come or is given
     /// up.
-    pub(crate) fn run(self, log: Option<LogWriter>, signals: &Signals) -> Result<OpenResult> {
+    pub(crate) fn run(
+        self,
+        log: Option<LogWriter>,
+        signals: &Signals,
+        progress: &RunProgress,
+    ) -> Result<OpenResult> {
         let control = Arc::new(Control::default());
         let sink = log.as_ref().and_then(LogWriter::sink);
         let (course, client) = (self.course, self.client);
@@ -79,24 +89,35 @@ impl OpenRun<'_> {
         let logs: Vec<[LogTap; 2]> = (0..count).map(logs).collect();
         drop(sink);
         let parts = parts.into_iter().zip(self.schedules).zip(logs).collect();
-        let cpus = &client.cpus[..count];
         let body = async |((part, schedule), logs)| open_loop::run(part, schedule, logs).await;
         let watch = |ids: &[i32]| {
-            let used = ClientSide { cpus: cpus.to_vec(), ..client.clone() };
-            let mut sampler = Sampler::new(&used, ids, None)?;
+            let mut sampler = Sampler::new(client, ids, None)?;
+            let show = || {
+                let at_ns = now_ns().saturating_sub(start_ns);
+                progress.show(course.phase(at_ns).name(), at_ns, course.end_ns());
+            };
             let from_ns = start_ns + course.measure_from_ns();
+            while now_ns() + VIEW_NS < from_ns {
+                show();
+                signals.sleep_until(now_ns() + VIEW_NS)?;
+            }
             let slicing = Slicing::judged(course.measure_ns);
-            let borders = sampler.watch(signals, from_ns, slicing, Used::default)?;
+            let used = || {
+                show();
+                Used::default()
+            };
+            let borders = sampler.watch(signals, from_ns, slicing, used)?;
             while control.finished.load(Ordering::Acquire) < count {
                 signals.sleep_ms(1)?;
             }
             Ok((borders, sampler.sides()))
         };
-        let outcome = threads::run(cpus, parts, body, &control.stop, watch);
+        let outcome = threads::run(&client.cpus, parts, body, &control.stop, watch);
         let result = outcome.map(|((borders, sides), records)| {
             let disturbance = disturbance(&borders, sides);
             let empty = OpenOutcome { reasons: Vec::new(), ..OpenOutcome::failed(String::new()) };
-            merge(course, &records, &borders, OpenOutcome { disturbance, ..empty })
+            let remarks = unjudged(client, &borders).into_iter().collect();
+            merge(course, &records, &borders, OpenOutcome { disturbance, remarks, ..empty })
         });
         // The records, which send to the log, are dropped. The log's error is more important than
         // an interruption that it may have caused.

@@ -6,6 +6,7 @@ mod beside;
 pub(crate) mod external;
 mod open;
 mod target;
+mod text;
 pub(crate) mod url;
 
 use crate::cli::LoadArgs;
@@ -16,14 +17,16 @@ use crate::client::{ClientGroup, Order, Workload};
 use crate::engine::environment::Environment;
 use crate::engine::outcome::Accounts;
 use crate::engine::placement::Placement;
+use crate::engine::progress::RunProgress;
 use crate::engine::sampler::{
-    Border, ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance, wall_ns,
+    Border, Disturbance, Sampler, TOLERATED, Used, disturbance, unjudged, wall_ns,
 };
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode_recorded, new_times};
 use crate::load::beside::ClientComparison;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
+use crate::open::phases::Phase;
 use crate::open::verdict::gap;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
@@ -36,8 +39,6 @@ use crate::sys::socket::CongestionControl;
 /// Most slices. Each has a histogram, so long runs have longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
-/// If a client thread is busier than this, the client may have limited the result.
-const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
 /// The command's name in result documents.
 const NAME: &str = "load";
@@ -195,7 +196,12 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);
-    let used = || Used { client_ns: None, server_ns: server.map_or(0, Running::cpu_time_ns) };
+    let progress = RunProgress::new(target.address.to_string());
+    let used = || {
+        let at_ns = now_ns().saturating_sub(start_ns);
+        progress.show(Phase::Measure.name(), at_ns, total_ns);
+        Used { client_ns: None, server_ns: server.map_or(0, Running::cpu_time_ns) }
+    };
     let (mut seen, mut measured_ns) = (Vec::new(), total_ns);
     match sampler.watch_into(&mut seen, signals, start_ns, borders, used) {
         // What was measured until then is a result.
@@ -226,23 +232,6 @@ struct Watch {
     unjudged: Option<String>,
     client_busy: f64,
     disturbance: Disturbance,
-}
-
-/// Returns that other programs' work was not judged, where a server on this machine may use the
-/// clients' CPUs, with how long the clients' threads waited for a CPU.
-fn unjudged(client: &ClientSide, borders: &[Border]) -> Option<String> {
-    let (first, last) = (borders.first()?, borders.last()?);
-    let threads = first.client.threads.iter().zip(&last.client.threads);
-    let waited_ns: u64 = threads.map(|(from, to)| to.delay_ns.saturating_sub(from.delay_ns)).sum();
-    let all_ns = wall_ns(borders) * last.client.threads.len() as u64;
-    (!client.owned).then(|| {
-        format!(
-            "whether other programs disturbed this was not judged, because the server may use the \
-             same CPUs; the clients' threads waited for a CPU {:.0} % of the time; name \
-             --client-cpus to have it judged",
-            100.0 * waited_ns as f64 / all_ns.max(1) as f64
-        )
-    })
 }
 
 fn client_busy(borders: &[Border], cpus: usize) -> f64 {
@@ -280,12 +269,7 @@ fn evaluate(
     }
     notes.extend(disturbance.reasons(TOLERATED));
     let reasons = notes.len();
-    if client_busy >= BUSY {
-        notes.push(format!(
-            "the clients were busy {:.0} % of the time: they may be the limit, not the server",
-            client_busy * 100.0
-        ));
-    }
+    notes.extend(text::busy(client_busy));
     let usual_ns = if latencies.is_empty() { 0 } else { latencies.value_at_quantile(0.5) };
     let slices = 0..(measured_ns / watched.slice_ns) as usize;
     let is_silent =
@@ -319,19 +303,12 @@ fn evaluate(
 
 fn describe(outcome: &Outcome) -> String {
     let Outcome { row, errors, reasons, measured_ns } = outcome;
-    let mut text = format!(
+    let (reasons, remarks) = row.notes.split_at(*reasons);
+    let first = format!(
         "{:.0} transactions/s over {:.1} s, {errors} errors, clients {:.0} % busy\n",
         row.throughput.unwrap_or(f64::NAN),
         *measured_ns as f64 / 1e9,
         row.client_busy.unwrap_or(f64::NAN) * 100.0
     );
-    if let Some(latency) = row.latency_us {
-        let latency = latency.describe(|us| format!("{us:.0}"));
-        text.push_str(&format!("latency in us: {latency}\n"));
-    }
-    for (number, note) in row.notes.iter().enumerate() {
-        let mark = if number < *reasons { "INVALID" } else { "note" };
-        text.push_str(&format!("{mark}: {note}\n"));
-    }
-    text
+    first + &text::times("latency", row.latency_us) + &text::verdict(reasons, remarks)
 }

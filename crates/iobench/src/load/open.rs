@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::cli::LoadArgs;
 use crate::engine::placement::Placement;
 use crate::engine::point::Point;
+use crate::engine::progress::RunProgress;
 use crate::error::{Error, Result};
 use crate::exchange::Work;
 use crate::experiment::rows::Evidence;
 use crate::figures::Percentiles;
-use crate::load::Report;
+use crate::load::{Report, text};
 use crate::load::target::{Target, exchange};
 use crate::open::connect::Route;
 use crate::open::gauge::{Blind, Gauge, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
-use crate::open::terminal::Terminal;
-use crate::open::verdict::{Tolerance, time};
+use crate::open::verdict::Tolerance;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
 use crate::results::files::ResultFiles;
-use crate::results::{Accounts, Kind, Row};
+use crate::results::{Kind, Row};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
@@ -39,14 +39,14 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let files = ResultFiles::prepare(&arguments.measure.output)?.beside(log)?;
     let environment = super::environment(arguments, &limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
-    let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
-    let prepared = Prepared::connect(plan.clone(), &route, &signals, &mut terminal)?;
+    let progress = RunProgress::new(target.address.to_string());
+    let prepared = Prepared::connect(plan.clone(), &route, &signals, &progress)?;
     let clock = prepared.clock().describe();
     let cpus = target.server_cpus.as_slice();
     let watched = target.server.as_ref().map(|server| Watched { server, cpus });
     let gauge: &dyn Gauge = watched.as_ref().map_or(&Blind, |watched| watched);
-    let outcome = prepared.run(now_ns() + LEAD_NS, gauge, &signals, &mut terminal)?;
-    drop(terminal);
+    let outcome = prepared.run(now_ns() + LEAD_NS, gauge, &signals, &progress)?;
+    drop(progress);
     let (address, headline, told) = (target.address, headline(&plan), describe(&outcome));
     let report = Report {
         name: super::NAME,
@@ -147,12 +147,7 @@ fn row(target: &Target, plan: &OpenPlan, outcome: &OpenOutcome) -> Result<Row> {
 
 /// Returns a few lines of text about the outcome.
 pub(crate) fn describe(outcome: &OpenOutcome) -> String {
-    let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = outcome.accounts;
-    let mut text = format!(
-        "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
-         {lost} lost, {refused} refused, {reset} reset, {wrong} wrong\n",
-        outcome.offered_rate, outcome.throughput
-    );
+    let mut text = text::requests(outcome, "refused");
     for (name, times) in [
         ("first answer", &outcome.accept),
         ("service time", &outcome.service),
@@ -161,9 +156,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
         ("turnaround", &outcome.turnaround),
         ("receive lag", &outcome.receive_lag),
     ] {
-        if let Some(p) = Percentiles::of(times) {
-            text.push_str(&format!("{name:13}  {}\n", p.describe(time)));
-        }
+        text.push_str(&text::times(name, Percentiles::of(times)));
     }
     if let ServerUse { cpu_us: Some(cpu_us), busy: Some(busy), .. } = outcome.server {
         let busy = 100.0 * busy;
@@ -172,8 +165,5 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     if outcome.reopened > 0 {
         text.push_str(&format!("{} connections ended and stood again\n", outcome.reopened));
     }
-    for (mark, notes) in [("INVALID", &outcome.reasons), ("note", &outcome.remarks)] {
-        notes.iter().for_each(|note| text.push_str(&format!("{mark}: {note}\n")));
-    }
-    text
+    text + &text::verdict(&outcome.reasons, &outcome.remarks)
 }

@@ -120,7 +120,6 @@ impl OpenThread<'_> {
                 break;
             };
             self.record.due(intended_ns, actual_ns, hurried);
-            self.world.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
             number += 1;
             if self.open(number, intended_ns, actual_ns).is_none() {
                 self.record.refuse(number, intended_ns, actual_ns);
@@ -334,9 +333,7 @@ impl<'a> ServeThread<'a> {
         let connection = &mut self.served[fd];
         let asked_ns = connection.asked_ns;
         if connection.answered == 0 {
-            let due = connection.due();
-            self.record.answer(due, now_ns);
-            self.world.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
+            self.record.answer(connection.due(), now_ns);
         }
         self.record.request(connection.intended_ns, now_ns.saturating_sub(asked_ns));
         connection.answered += 1;

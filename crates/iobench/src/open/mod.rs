@@ -12,7 +12,6 @@ pub(crate) mod connect;
 mod dialogue;
 pub(crate) mod gauge;
 mod inflight;
-pub(crate) mod live;
 pub(crate) mod log;
 pub(crate) mod outcome;
 pub(crate) mod phases;
@@ -21,7 +20,6 @@ pub(crate) mod record;
 mod reopen;
 mod sender;
 mod summary;
-pub(crate) mod terminal;
 mod threads;
 pub(crate) mod timeline;
 mod timestamps;
@@ -31,6 +29,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::engine::progress::RunProgress;
 use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -38,10 +37,9 @@ use crate::open::arrivals::Arrivals;
 use crate::open::churn::{Churn, ChurnConnections};
 use crate::open::connect::{Connecting, Opening, Route};
 use crate::open::gauge::Gauge;
-use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
 use crate::open::outcome::OpenOutcome;
-use crate::open::phases::{Course, Phase};
+use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
@@ -133,24 +131,6 @@ pub(crate) fn place(cpus: &[usize], rate: f64, asked: Option<usize>) -> Result<V
     Ok((0..count).map(of).collect())
 }
 
-/// Figures for the progress display, several times a second.
-pub(crate) struct View<'a> {
-    pub(crate) phase: Phase,
-    pub(crate) left_ns: u64,
-    pub(crate) offered_rate: f64,
-    pub(crate) throughput: f64,
-    /// Service times since the last view.
-    pub(crate) service: &'a Counts,
-    pub(crate) lag: &'a Counts,
-}
-
-/// Displays the progress of a run.
-pub(crate) trait Watcher {
-    /// Called with the numbers of open and of all connections.
-    fn connecting(&mut self, ready: usize, of: usize);
-    fn running(&mut self, view: &View<'_>);
-}
-
 /// A run whose connections are open.
 pub(crate) struct Prepared {
     plan: OpenPlan,
@@ -171,7 +151,7 @@ impl Prepared {
         plan: OpenPlan,
         route: &Route,
         signals: &Signals,
-        watcher: &mut dyn Watcher,
+        progress: &RunProgress,
     ) -> Result<Prepared> {
         let generators = plan.generators.len();
         if plan.connections < generators {
@@ -182,7 +162,7 @@ impl Prepared {
         }
         let load = match plan.churn {
             Some(transactions) => begin_churn(&plan, route, transactions)?,
-            None => stand(&plan, route, signals, watcher)?,
+            None => stand(&plan, route, signals, progress)?,
         };
         Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, load })
     }
@@ -198,12 +178,12 @@ impl Prepared {
         start_ns: u64,
         gauge: &dyn Gauge,
         signals: &Signals,
-        watcher: &mut dyn Watcher,
+        progress: &RunProgress,
     ) -> Result<OpenOutcome> {
         let log = self.plan.log.as_deref().map(|path| LogWriter::create(path, &self.header()));
         let log = log.transpose()?;
         let sink = log.as_ref().and_then(LogWriter::sink);
-        let outcome = threads::run(&self, start_ns, sink, gauge, signals, watcher);
+        let outcome = threads::run(&self, start_ns, sink, gauge, signals, progress);
         // The log's error is more important than an interruption that it may have caused.
         if let Some(log) = log {
             log.finish()?;
@@ -230,7 +210,7 @@ fn stand(
     plan: &OpenPlan,
     route: &Route,
     signals: &Signals,
-    watcher: &mut dyn Watcher,
+    progress: &RunProgress,
 ) -> Result<Load> {
     let congestion = CongestionControl::pick();
     let (opening, count) = (Opening::Exchange(plan.exchange), plan.connections);
@@ -241,7 +221,7 @@ fn stand(
         congestion: &congestion,
         signals,
     };
-    let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
+    let all = connecting.establish(count, |ready| progress.connecting(ready, count))?;
     let generators = plan.generators.len();
     let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();
     for (number, socket) in all.into_iter().enumerate() {

@@ -187,7 +187,6 @@ impl ReceiveThread<'_> {
             return Err(self.dialogue.surplus(connection, number, behind));
         }
         let Arrival { now_ns, stamp_ns } = arrival;
-        self.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
         self.record.answer(due, now_ns);
         // The timestamp is that of the last packet. Earlier answers of the same read had arrived by
         // then, so each of them has a turnaround.

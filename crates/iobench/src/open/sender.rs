@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::open::arrivals::Schedule;
 use crate::open::dialogue::Dialogue;
 use crate::open::inflight::{InFlight, Sent};
-use crate::open::live::Live;
 use crate::open::record::SendRecord;
 use crate::open::timestamps::{self, Sampler};
 use crate::random::SplitMix64;
@@ -35,7 +34,6 @@ pub(crate) struct Shared {
     /// The threads' CPU times were read for the last time; /proc has no entry for a thread that has
     /// ended.
     pub(crate) sampled: AtomicBool,
-    pub(crate) live: Live,
 }
 
 impl Shared {
@@ -48,7 +46,6 @@ impl Shared {
             last: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sampled: AtomicBool::new(false),
-            live: Live::new(),
         }
     }
 
@@ -122,7 +119,6 @@ impl SendThread<'_> {
             let Some(actual_ns) = waited else { break };
             let connection = self.random.below(self.connections.len());
             self.record.due(intended_ns, actual_ns, hurried);
-            self.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
             let queued = self.shared.in_flight.add(connection, Sent { intended_ns, actual_ns });
             if let Some(number) = queued {
                 sent += 1;

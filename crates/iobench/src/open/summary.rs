@@ -1,6 +1,6 @@
 //! Makes the outcome of a run from the generators' records and the samples taken during the run.
 
-use crate::engine::sampler::{Border, Disturbance, Sides, disturbance};
+use crate::engine::sampler::{Border, Disturbance, Sides, disturbance, unjudged};
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::churn::ChurnConnections;
 use crate::open::gauge::{Gauge, Reading, ServerUse};
@@ -151,14 +151,18 @@ impl Summary<'_> {
         // Requests were due, and no answer came.
         let silent = |moment: &&Moment| moment.throughput <= 0.0 && moment.offered_rate > 0.0;
         remarks.extend(gap(measured.iter().map(silent), bin_ns, 0));
+        remarks.extend(unjudged(&self.prepared.plan.client, &self.borders()));
         remarks
     }
 
     /// Returns the disturbance by other work in the measured period.
     fn disturbance(&self) -> Disturbance {
-        let borders: Vec<Border> =
-            self.measured().iter().map(|sample| sample.border.clone()).collect();
-        disturbance(&borders, self.sides)
+        disturbance(&self.borders(), self.sides)
+    }
+
+    /// Returns the borders in the measured period.
+    fn borders(&self) -> Vec<Border> {
+        self.measured().iter().map(|sample| sample.border.clone()).collect()
     }
 
     /// Returns the first and the last sample of the measured period.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
+use crate::engine::progress::RunProgress;
 use crate::engine::sampler::{self, Used};
 use crate::error::{Context, Error, Result};
 use crate::open::arrivals::Schedule;
@@ -12,17 +13,15 @@ use crate::open::connect::raw;
 use crate::open::dialogue::Dialogue;
 use crate::open::gauge::{Gauge, Reading};
 use crate::open::inflight::InFlight;
-use crate::open::live::Counts;
 use crate::open::log::Entry;
 use crate::open::outcome::OpenOutcome;
-use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
 use crate::open::record::{Bins, LogTap, ReceiveRecord, SendRecord};
 use crate::open::reopen::Reopening;
 use crate::open::sender::{SendThread, Shared};
 use crate::open::summary::{GeneratorRecords, Sample, Summary};
 use crate::open::timestamps::{self, Sampler};
-use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
+use crate::open::{GeneratorCpus, Load, Prepared};
 use crate::random::SplitMix64;
 
 use crate::sys::affinity::{self, thread_id};
@@ -30,9 +29,6 @@ use crate::sys::clock::now_ns;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 use crate::sys::socket::RawAddress;
-
-/// Time between two updates of the progress display.
-const VIEW_NS: u64 = 250_000_000;
 
 type LogSink = Option<Sender<Vec<Entry>>>;
 
@@ -43,7 +39,7 @@ pub(super) fn run(
     sink: LogSink,
     gauge: &dyn Gauge,
     signals: &Signals,
-    watcher: &mut dyn Watcher,
+    progress: &RunProgress,
 ) -> Result<OpenOutcome> {
     let generators = 0..prepared.plan.generators.len();
     let shared: Vec<Shared> = generators.map(|number| new_shared(prepared, number)).collect();
@@ -63,7 +59,7 @@ pub(super) fn run(
             let sides = sampler.sides();
             let mut coordinator =
                 Coordinator { prepared, start_ns, gauge, shared: &shared, sampler };
-            let watched = coordinator.watch(&generators, signals, watcher);
+            let watched = coordinator.watch(&generators, signals, progress);
             Ok((generators, watched?, sides))
         });
         if watched.is_err() {
@@ -286,7 +282,7 @@ impl Coordinator<'_> {
         &mut self,
         generators: &[Generator<'_>],
         signals: &Signals,
-        watcher: &mut dyn Watcher,
+        progress: &RunProgress,
     ) -> Result<Watched> {
         let (plan, course) = (&self.prepared.plan, &self.prepared.plan.course);
         let bins = Bins::new(course);
@@ -295,7 +291,6 @@ impl Coordinator<'_> {
         borders.sort_unstable();
         borders.dedup();
         let mut samples = Vec::with_capacity(borders.len());
-        let mut views = Views::new(self.start_ns);
         let measure_from_ns = self.start_ns + course.measure_from_ns();
         let mut end_ns = self.start_ns + course.end_ns();
         for border in borders {
@@ -307,7 +302,7 @@ impl Coordinator<'_> {
                 slept?;
             }
             samples.push(self.sample(generators));
-            views.show(self.shared, course, watcher);
+            progress.show(course.phase(border).name(), border, course.end_ns());
             if is_last {
                 self.shared.iter().for_each(|shared| shared.last.store(true, Ordering::Relaxed));
                 end_ns = now_ns();
@@ -337,44 +332,5 @@ impl Coordinator<'_> {
                 .border(Used { client_ns: None, server_ns: server.cpu_ns.unwrap_or(0) }),
             generators_ns: generators.iter().map(Generator::run_ns).sum(),
         }
-    }
-}
-
-/// Turns the live figures into views at a bounded rate.
-struct Views {
-    start_ns: u64,
-    at_ns: u64,
-    service: Counts,
-    lag: Counts,
-}
-
-impl Views {
-    fn new(start_ns: u64) -> Views {
-        Views { start_ns, at_ns: start_ns, service: Counts::empty(), lag: Counts::empty() }
-    }
-
-    fn show(&mut self, shared: &[Shared], course: &Course, watcher: &mut dyn Watcher) {
-        let now_ns = now_ns();
-        let elapsed_ns = now_ns.saturating_sub(self.at_ns);
-        if elapsed_ns < VIEW_NS {
-            return;
-        }
-        let (mut service, mut lag) = (Counts::empty(), Counts::empty());
-        for shared in shared {
-            service.add(&shared.live.service.read());
-            lag.add(&shared.live.lag.read());
-        }
-        let (new_service, new_lag) = (service.since(&self.service), lag.since(&self.lag));
-        let at_ns = now_ns - self.start_ns;
-        let per_s = |count: u64| count as f64 * 1e9 / elapsed_ns as f64;
-        watcher.running(&View {
-            phase: course.phase(at_ns.min(course.end_ns())),
-            left_ns: course.end_ns().saturating_sub(at_ns),
-            offered_rate: per_s(new_lag.total()),
-            throughput: per_s(new_service.total()),
-            service: &new_service,
-            lag: &new_lag,
-        });
-        (self.at_ns, self.service, self.lag) = (now_ns, service, lag);
     }
 }

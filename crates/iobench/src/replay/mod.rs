@@ -12,10 +12,9 @@ use crate::access_log::log::{Entry, Format, Log};
 use crate::access_log::logged::Request;
 use crate::cli::replay::ReplayArgs;
 use crate::engine::environment::Environment;
-use crate::engine::placement::Placement;
-use crate::engine::point::Point;
+use crate::engine::progress::RunProgress;
 use crate::error::{Error, Result};
-use crate::exchange::{Exchange, Work};
+use crate::exchange::Exchange;
 use crate::http_client::address::Url;
 use crate::http_client::answer::Expected;
 use crate::http_client::connection::Server;
@@ -24,7 +23,7 @@ use crate::http_client::open_run::OpenRun;
 use crate::http_client::request::{Parts, Template};
 use crate::http_client::threads::runtime;
 use crate::load::Report;
-use crate::load::url::report::{describe_open, generators};
+use crate::load::url::report::{describe_open, generators, point};
 use crate::load::url::{check_limits, client_side};
 use crate::open::phases::Course;
 use crate::output;
@@ -134,10 +133,11 @@ impl Plan {
         let trust = client.trust();
         let reached = Server::reach(to, client.version(), &trust);
         let server = runtime()?.block_on(LocalSet::new().run_until(reached))?;
-        let side = client_side(to, arguments.client_cpus.as_deref())?;
+        let mut side = client_side(to, arguments.client_cpus.as_deref())?;
         let connections = arguments.connections;
         let peak = peak_rate(&self.entries);
         let threads = generators(arguments.generators, peak, &side, connections)?;
+        side.cpus.truncate(threads);
         let scheduled = self.schedule(0, 1).count();
         let length_s = self.length_ns as f64 / 1e9;
         let rate = scheduled as f64 / length_s;
@@ -162,18 +162,11 @@ impl Plan {
             seed,
             schedules: (0..threads).map(|number| self.schedule(number, threads)).collect(),
         };
-        let result = run.run(None, signals)?;
-        let placement =
-            Placement { server_cpus: Vec::new(), client_cpus: side.cpus[..threads].to_vec() };
-        let point = Point {
-            cores: 1,
-            placement,
-            connections,
-            rate: Some(rate),
-            exchange: Exchange { request_bytes: 0, response_bytes: 0 },
-            transactions: 0,
-            work: Work::None,
-        };
+        let progress = RunProgress::new(to.to_string());
+        let result = run.run(None, signals, &progress)?;
+        drop(progress);
+        let unknown = Exchange { request_bytes: 0, response_bytes: 0 };
+        let point = point(side.cpus, connections, rate, unknown);
         let (text, mut row) = describe_open(result, &point, &to.to_string(), server.version)?;
         row.workload = format!("replay over {}", server.version.name());
         Ok((headline, text, row))

@@ -30,7 +30,7 @@ use crate::http_client::request::{Parts, Template};
 use crate::http_client::threads::runtime;
 use crate::http_client::tls::Trust;
 use crate::load::Report;
-use crate::load::url::report::Outcome;
+use crate::load::url::report::{Outcome, UrlLoop};
 use crate::output;
 use crate::results::files::ResultFiles;
 use crate::sys::affinity::allowed_cpus;
@@ -125,10 +125,7 @@ pub(crate) fn check_limits(url: &Url, connections: usize) -> Result<Limits> {
 
 fn measure(arguments: &LoadArgs, target: &Target, seed: u64, signals: &Signals) -> Result<Outcome> {
     let client = client_side(&target.url, arguments.measure.client_cpus.as_deref())?;
-    match arguments.open.rate {
-        Some(rate) => report::open(arguments, rate, seed, target, &client, signals),
-        None => report::closed(arguments, target, &client, signals),
-    }
+    UrlLoop { arguments, target, client, seed, signals }.run()
 }
 
 /// Connects to the URL's server, makes the first exchange, and learns from it.

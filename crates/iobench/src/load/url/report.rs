@@ -7,11 +7,14 @@ use crate::cli::LoadArgs;
 use crate::client::slices::{Slicing, add_open};
 use crate::engine::placement::Placement;
 use crate::engine::point::Point;
-use crate::engine::sampler::{ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance};
+use crate::engine::progress::RunProgress;
+use crate::engine::sampler::{
+    ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance, unjudged,
+};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Work};
 use crate::experiment::rows::Evidence;
-use crate::figures::{Percentiles, Times, encode_recorded};
+use crate::figures::{Percentiles, encode_recorded};
 use crate::http_client::Version;
 use crate::http_client::answer::{Failures, describe_silence};
 use crate::http_client::closed_loop::{self, Control, Part, Record};
@@ -21,12 +24,12 @@ use crate::http_client::open_run::{OpenResult, OpenRun};
 use crate::http_client::threads::{self, divide};
 use crate::load::open::course;
 use crate::load::url::Target;
-use crate::load::{BUSY, client_busy};
+use crate::load::{client_busy, text};
 use crate::open::arrivals;
 use crate::open::log::{Header, LogWriter};
-use crate::open::verdict::time;
+use crate::open::phases::Phase;
 use crate::random::SplitMix64;
-use crate::results::{Accounts, Histograms, Kind, RoundFigures, Row};
+use crate::results::{Histograms, Kind, RoundFigures, Row};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
@@ -49,65 +52,144 @@ pub(crate) struct Outcome {
     pub(super) row: Row,
 }
 
-/// Runs the closed loop.
-pub(super) fn closed(
-    arguments: &LoadArgs,
-    target: &Target,
-    client: &ClientSide,
-    signals: &Signals,
-) -> Result<Outcome> {
-    let connections = arguments.connections;
-    let streams = arguments.http.client.streams_of(&target.url, target.server.version)?;
-    let version = target.server.version.name();
-    let headline = format!("closed loop on {connections} connections, {version}");
-    let duration_ns = arguments.duration().as_nanos() as u64;
-    let count = client.cpus.len().min(connections);
-    let client = ClientSide { cpus: client.cpus[..count].to_vec(), ..client.clone() };
-    let control = Arc::new(Control::new());
-    let part = |connections: usize| Part {
-        control: Arc::clone(&control),
-        server: target.server.clone(),
-        template: Arc::clone(&target.template),
-        expected: target.expected,
-        slots: connections * streams,
-        streams,
-    };
-    let parts = divide(connections, count).into_iter().map(part).collect();
-    let watch = |ids: &[i32]| {
-        let mut sampler = Sampler::new(&client, ids, None)?;
-        let begin_ns = now_ns() + BEGIN_LIMIT_NS;
-        while control.begun.load(Ordering::Relaxed) < connections * streams && now_ns() < begin_ns {
-            signals.sleep_ms(1)?;
+/// A loop over a URL, closed or open.
+pub(super) struct UrlLoop<'a> {
+    pub(super) arguments: &'a LoadArgs,
+    pub(super) target: &'a Target,
+    /// The CPUs that the loop may use.
+    pub(super) client: ClientSide,
+    pub(super) seed: u64,
+    pub(super) signals: &'a Signals,
+}
+
+impl UrlLoop<'_> {
+    /// Runs the loop: an open one if there is a rate.
+    pub(super) fn run(self) -> Result<Outcome> {
+        let (arguments, version) = (self.arguments, self.target.server.version);
+        let streams = arguments.http.client.streams_of(&self.target.url, version)?;
+        match arguments.open.rate {
+            Some(rate) => self.open(rate, streams),
+            None => self.closed(streams),
         }
-        let from_ns = now_ns() + LEAD_NS;
-        control.measure(from_ns, from_ns + duration_ns);
-        let borders =
-            sampler.watch(signals, from_ns, Slicing::judged(duration_ns), Used::default)?;
-        Ok((client_busy(&borders, count), disturbance(&borders, sampler.sides())))
-    };
-    let body = async |part| closed_loop::run(part).await;
-    let (watched, records) = threads::run(&client.cpus, parts, body, &control.stop, watch)?;
-    let mut record = Record::new();
-    records.iter().for_each(|other| record.add(other));
-    add_open(&mut record.latencies, record.open_ages_ns.iter().copied());
-    let outcome = ClosedResult { target, client, record, watched, duration_ns };
-    let (text, row) = outcome.describe(connections, streams)?;
-    Ok(Outcome { headline, text, row })
+    }
+
+    fn closed(mut self, streams: usize) -> Result<Outcome> {
+        let connections = self.arguments.connections;
+        let UrlLoop { target, signals, .. } = self;
+        let version = target.server.version.name();
+        let headline = format!("closed loop on {connections} connections, {version}");
+        let duration_ns = self.arguments.duration().as_nanos() as u64;
+        self.client.cpus.truncate(connections);
+        let client = &self.client;
+        let count = client.cpus.len();
+        let control = Arc::new(Control::new());
+        let part = |connections: usize| Part {
+            control: Arc::clone(&control),
+            server: target.server.clone(),
+            template: Arc::clone(&target.template),
+            expected: target.expected,
+            slots: connections * streams,
+            streams,
+        };
+        let parts = divide(connections, count).into_iter().map(part).collect();
+        let progress = RunProgress::new(target.url.to_string());
+        let watch = |ids: &[i32]| {
+            let mut sampler = Sampler::new(client, ids, None)?;
+            let begin_ns = now_ns() + BEGIN_LIMIT_NS;
+            let begun = || control.begun.load(Ordering::Relaxed) / streams;
+            while begun() < connections && now_ns() < begin_ns {
+                progress.connecting(begun(), connections);
+                signals.sleep_ms(1)?;
+            }
+            let from_ns = now_ns() + LEAD_NS;
+            control.measure(from_ns, from_ns + duration_ns);
+            let used = || {
+                let at_ns = now_ns().saturating_sub(from_ns);
+                progress.show(Phase::Measure.name(), at_ns, duration_ns);
+                Used::default()
+            };
+            let borders = sampler.watch(signals, from_ns, Slicing::judged(duration_ns), used)?;
+            let disturbance = disturbance(&borders, sampler.sides());
+            Ok((client_busy(&borders, count), disturbance, unjudged(client, &borders)))
+        };
+        let body = async |part| closed_loop::run(part).await;
+        let (watched, records) = threads::run(&client.cpus, parts, body, &control.stop, watch)?;
+        drop(progress);
+        let mut record = Record::new();
+        records.iter().for_each(|other| record.add(other));
+        add_open(&mut record.latencies, record.open_ages_ns.iter().copied());
+        let result = ClosedResult { target, record, watched, duration_ns };
+        let (text, row) = result.describe()?;
+        let client_cpus = self.client.cpus;
+        let row = Row { connections, pipeline: streams as u32, client_cpus, ..row };
+        Ok(Outcome { headline, text, row })
+    }
+
+    fn open(mut self, rate: f64, streams: usize) -> Result<Outcome> {
+        let UrlLoop { arguments, target, seed, .. } = self;
+        let connections = arguments.connections;
+        let course = course(arguments, rate)?;
+        let arrivals = arguments.open.arrivals;
+        let headline = format!(
+            "open loop at {rate} requests/s, {} arrivals on up to {connections} connections, {}",
+            arrivals.name(),
+            target.server.version.name()
+        );
+        let count = generators(arguments.open.generators, rate, &self.client, connections)?;
+        self.client.cpus.truncate(count);
+        let schedule = |number: usize| -> Schedule {
+            let mut seeds = SplitMix64::new(seed.wrapping_add(number as u64));
+            let own = course.with_rate(rate / count as f64);
+            let template = Arc::clone(&target.template);
+            let job = Job { template, expected: target.expected };
+            let times = arrivals::Schedule::new(arrivals, own, seeds.next());
+            Box::new(times.map(move |at_ns| (at_ns, job.clone())))
+        };
+        let run = OpenRun {
+            server: &target.server,
+            client: &self.client,
+            course,
+            timeout_ns: arguments.open.timeout.as_nanos() as u64,
+            by: arguments.http.client.connections_by,
+            connections,
+            streams,
+            seed,
+            schedules: (0..count).map(schedule).collect(),
+        };
+        let Exchange { request_bytes, response_bytes } = sizes(target);
+        let header = Header {
+            clock: "CLOCK_MONOTONIC".to_owned(),
+            target: target.url.to_string(),
+            connections,
+            rate,
+            arrivals: arrivals.name().to_owned(),
+            request_bytes,
+            response_bytes,
+            seed,
+        };
+        let log = arguments.open.log.as_deref().map(|path| LogWriter::create(path, &header));
+        let subject = target.url.to_string();
+        let progress = RunProgress::new(subject.clone());
+        let result = run.run(log.transpose()?, self.signals, &progress)?;
+        drop(progress);
+        let point = point(self.client.cpus, connections, rate, sizes(target));
+        let (text, row) = describe_open(result, &point, &subject, target.server.version)?;
+        Ok(Outcome { headline, text, row: Row { pipeline: streams as u32, ..row } })
+    }
 }
 
 struct ClosedResult<'a> {
     target: &'a Target,
-    client: ClientSide,
     record: Record,
-    /// Busy share of the client's CPUs, and disturbance.
-    watched: (f64, Disturbance),
+    /// Busy share of the client's CPUs, disturbance, and that it was not judged.
+    watched: (f64, Disturbance, Option<String>),
     duration_ns: u64,
 }
 
 impl ClosedResult<'_> {
-    fn describe(self, connections: usize, streams: usize) -> Result<(String, Row)> {
-        let ClosedResult { target, client, record, watched, duration_ns } = self;
-        let (busy, disturbance) = watched;
+    fn describe(self) -> Result<(String, Row)> {
+        let ClosedResult { target, record, watched, duration_ns } = self;
+        let (busy, disturbance, unjudged) = watched;
         let requests = record.exchanges + record.failures.total();
         let mut reasons: Vec<String> = failed(&record.failures, requests).into_iter().collect();
         if record.answers == 0 {
@@ -120,32 +202,27 @@ impl ClosedResult<'_> {
             reasons.push(describe_silence(silent.len(), *oldest_ns));
         }
         reasons.extend(disturbance.reasons(TOLERATED));
-        let mut remarks: Vec<String> = resent(&record.totals).into_iter().collect();
-        if busy >= BUSY {
-            remarks.push(format!(
-                "the clients were busy {:.0} % of the time: they may be the limit, not the server",
-                busy * 100.0
-            ));
-        }
+        let remarks = resent(&record.totals).into_iter().chain(text::busy(busy)).chain(unjudged);
+        let remarks: Vec<String> = remarks.collect();
         let seconds = duration_ns as f64 / 1e9;
         let rate = record.answers as f64 / seconds;
-        let mut text = format!(
-            "{rate:.0} requests/s over {seconds:.1} s, {} errors, clients {:.0} % busy\n",
-            record.failures.total(),
-            busy * 100.0
-        );
-        text.push_str(&times("latency", &record.latencies));
-        text.push_str(&ended(&record.totals));
-        text.push_str(&verdict(&reasons, &remarks));
         let latency_us = Percentiles::of(&record.latencies);
+        let text = [
+            format!(
+                "{rate:.0} requests/s over {seconds:.1} s, {} errors, clients {:.0} % busy\n",
+                record.failures.total(),
+                busy * 100.0
+            ),
+            text::times("latency", latency_us),
+            ended(&record.totals),
+            text::verdict(&reasons, &remarks),
+        ];
         let valid = reasons.is_empty();
         let throughput = Some(rate);
         let round = RoundFigures { latency_us, throughput, valid, ..RoundFigures::default() };
         let service = encode_recorded(&record.latencies)?;
+        let (subject, version) = (target.url.to_string(), target.server.version.name());
         let row = Row {
-            connections,
-            pipeline: streams as u32,
-            client_cpus: client.cpus,
             latency_us,
             throughput,
             client_busy: Some(busy),
@@ -155,83 +232,10 @@ impl ClosedResult<'_> {
             reopened: Some(record.totals.reopened),
             rounds: vec![round],
             histograms: Histograms { service, ..Histograms::default() },
-            ..Row::empty(
-                &target.url.to_string(),
-                target.server.version.name(),
-                Kind::Closed,
-                sizes(target),
-            )
+            ..Row::empty(&subject, version, Kind::Closed, sizes(target))
         };
-        Ok((text, row))
+        Ok((text.concat(), row))
     }
-}
-
-/// Runs the open loop.
-pub(super) fn open(
-    arguments: &LoadArgs,
-    rate: f64,
-    seed: u64,
-    target: &Target,
-    client: &ClientSide,
-    signals: &Signals,
-) -> Result<Outcome> {
-    let connections = arguments.connections;
-    let streams = arguments.http.client.streams_of(&target.url, target.server.version)?;
-    let course = course(arguments, rate)?;
-    let arrivals = arguments.open.arrivals;
-    let headline = format!(
-        "open loop at {rate} requests/s, {} arrivals on up to {connections} connections, {}",
-        arrivals.name(),
-        target.server.version.name()
-    );
-    let count = generators(arguments.open.generators, rate, client, connections)?;
-    let schedule = |number: usize| -> Schedule {
-        let mut seeds = SplitMix64::new(seed.wrapping_add(number as u64));
-        let own = course.with_rate(rate / count as f64);
-        let template = Arc::clone(&target.template);
-        let job = Job { template, expected: target.expected };
-        let times = arrivals::Schedule::new(arrivals, own, seeds.next());
-        Box::new(times.map(move |at_ns| (at_ns, job.clone())))
-    };
-    let run = OpenRun {
-        server: &target.server,
-        client,
-        course,
-        timeout_ns: arguments.open.timeout.as_nanos() as u64,
-        by: arguments.http.client.connections_by,
-        connections,
-        streams,
-        seed,
-        schedules: (0..count).map(schedule).collect(),
-    };
-    let Exchange { request_bytes, response_bytes } = sizes(target);
-    let header = Header {
-        clock: "CLOCK_MONOTONIC".to_owned(),
-        target: target.url.to_string(),
-        connections,
-        rate,
-        arrivals: arrivals.name().to_owned(),
-        request_bytes,
-        response_bytes,
-        seed,
-    };
-    let log = arguments.open.log.as_deref().map(|path| LogWriter::create(path, &header));
-    let result = run.run(log.transpose()?, signals)?;
-    let point = Point {
-        cores: 1,
-        placement: Placement {
-            server_cpus: Vec::new(),
-            client_cpus: client.cpus[..count].to_vec(),
-        },
-        connections,
-        rate: Some(rate),
-        exchange: sizes(target),
-        transactions: 0,
-        work: Work::None,
-    };
-    let subject = target.url.to_string();
-    let (text, row) = describe_open(result, &point, &subject, target.server.version)?;
-    Ok(Outcome { headline, text, row: Row { pipeline: streams as u32, ..row } })
 }
 
 /// Returns the number of threads that a rate needs, or that the user asked for.
@@ -253,6 +257,24 @@ pub(crate) fn generators(
     Ok(count)
 }
 
+/// Returns the point of an open loop over HTTP, of whose server only the URL is known.
+pub(crate) fn point(
+    client_cpus: Vec<usize>,
+    connections: usize,
+    rate: f64,
+    exchange: Exchange,
+) -> Point {
+    Point {
+        cores: 1,
+        placement: Placement { server_cpus: Vec::new(), client_cpus },
+        connections,
+        rate: Some(rate),
+        exchange,
+        transactions: 0,
+        work: Work::None,
+    }
+}
+
 /// Makes text and row of an open loop over HTTP.
 pub(crate) fn describe_open(
     result: OpenResult,
@@ -261,29 +283,25 @@ pub(crate) fn describe_open(
     version: Version,
 ) -> Result<(String, Row)> {
     let OpenResult { mut outcome, failures, totals, waited } = result;
-    let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = outcome.accounts;
-    if wrong > 0 {
-        outcome.reasons.extend(failed(&failures, scheduled));
+    let failed = failed(&failures, outcome.accounts.scheduled);
+    match outcome.accounts.wrong {
+        0 => outcome.remarks.extend(failed),
+        _ => outcome.reasons.extend(failed),
     }
-    let mut remarks: Vec<String> = resent(&totals).into_iter().collect();
-    if wrong == 0 {
-        remarks.extend(failed(&failures, scheduled));
-    }
+    outcome.remarks.extend(resent(&totals));
     if waited > 0 {
-        remarks.push(format!(
+        outcome.remarks.push(format!(
             "{waited} requests found all {} connections in use, and waited for one",
             outcome.connections
         ));
     }
-    let mut text = format!(
-        "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
-         {lost} lost, {refused} not sent, {reset} reset, {wrong} wrong\n",
-        outcome.offered_rate, outcome.throughput
-    );
-    text.push_str(&times("service time", &outcome.service));
-    text.push_str(&times("send lag", &outcome.send_lag));
-    text.push_str(&ended(&totals));
-    text.push_str(&verdict(&outcome.reasons, &remarks));
+    let text = [
+        text::requests(&outcome, "not sent"),
+        text::times("service time", Percentiles::of(&outcome.service)),
+        text::times("send lag", Percentiles::of(&outcome.send_lag)),
+        ended(&totals),
+        text::verdict(&outcome.reasons, &outcome.remarks),
+    ];
     let rounds = [&outcome];
     let evidence = Evidence {
         kind: Kind::Open,
@@ -293,10 +311,8 @@ pub(crate) fn describe_open(
         rounds: &rounds,
         baseline: None,
     };
-    let mut row = evidence.row()?;
-    version.name().clone_into(&mut row.workload);
-    row.notes.extend(remarks);
-    Ok((text, row))
+    let row = Row { workload: version.name().to_owned(), ..evidence.row()? };
+    Ok((text.concat(), row))
 }
 
 /// Returns the sizes of the bodies of request and answer.
@@ -325,28 +341,4 @@ fn ended(totals: &Totals) -> String {
         0 => String::new(),
         reopened => format!("{reopened} connections were ended by the server and opened again\n"),
     }
-}
-
-fn verdict(reasons: &[String], remarks: &[String]) -> String {
-    let mut text = String::new();
-    reasons.iter().for_each(|reason| text.push_str(&format!("INVALID: {reason}\n")));
-    remarks.iter().for_each(|remark| text.push_str(&format!("note: {remark}\n")));
-    if reasons.is_empty() {
-        text.push_str("valid\n");
-    }
-    text
-}
-
-/// Returns a line of times.
-pub(super) fn times(name: &str, times: &Times) -> String {
-    let Some(Percentiles { p50, p99, p999, max, .. }) = Percentiles::of(times) else {
-        return String::new();
-    };
-    let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e3;
-    let [mean, p90, p95] = [times.mean() / 1e3, at(0.9), at(0.95)];
-    let shown = [mean, p50, p90, p95, p99, p999, max].map(time);
-    let names = ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"];
-    let figures: Vec<String> =
-        names.iter().zip(shown).map(|(name, time)| format!("{name} {time}")).collect();
-    format!("{name:13} {}\n", figures.join(", "))
 }
