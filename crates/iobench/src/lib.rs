@@ -4,7 +4,7 @@
 //! # Modules
 //!
 //! - `cli`: the command line. `manual`: shell completions and manual pages made of it.
-//! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `hosts`,
+//! - `compare`, `ceiling`, `apps`, `programs`, `http`, `ipc`, `load`, `serve`, `doctor`, `agent`,
 //!   `diff`, `replay`, `report`: the commands of these names. `experiment`: the command `run`.
 //! - `server`: the servers under test behind one trait, and the process that runs one.
 //! - `client`: the closed loop. `open`: the open loop. `http_client`: both over HTTP.
@@ -90,7 +90,11 @@ pub fn main() -> ExitCode {
             open::log::export(&arguments.file, arguments.header).map(|()| true)
         }
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
-        Command::Hosts(arguments) => hosts::run(arguments).map(|()| true),
+        Command::Agent(arguments) => hosts::run(arguments).map(|()| true),
+        Command::Hosts(arguments) => {
+            output::superseded("`hosts`", "`agent --check`");
+            hosts::run(arguments).map(|()| true)
+        }
         Command::Report(arguments) => report::run(arguments).map(|()| true),
         Command::Diff(arguments) => match diff::run(arguments) {
             Ok(Outcome::Regression) => return ExitCode::from(EXIT_ERROR),

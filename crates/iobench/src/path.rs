@@ -40,10 +40,9 @@ impl Path {
             (PathKind::Veth, None) => {
                 Veth::create(allowed_cpus()?.len(), options.client_addresses).map(Path::Veth)
             }
-            (PathKind::Veth, Some(_)) => Err(Error::setup(
-                "veth pairs have no delay, loss or rate",
-                "use either --path veth or --network",
-            )),
+            (PathKind::Veth, Some(_)) => {
+                Err(Error::setup("veth pairs have no delay, loss or rate", "choose one of both"))
+            }
         }
     }
 

@@ -1,6 +1,5 @@
 //! The cells of the command `apps`, and the results of their slots.
 
-use crate::apps::wrk;
 use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
 use crate::client::warm_up::WARM_UP_NS;
@@ -14,24 +13,17 @@ const SLOT_OVERHEAD_NS: u64 = WARM_UP_NS + 60_000_000;
 pub(crate) struct AppCell {
     pub(crate) cell: Cell,
     pub(crate) requests: Requests,
-    /// The path that wrk requests, if wrk is the client.
-    pub(crate) wrk_path: Option<String>,
 }
 
 impl AppCell {
     pub(crate) fn describe(&self) -> String {
         let plural = if self.cell.cores == 1 { "" } else { "s" };
-        let client = if self.wrk_path.is_some() { ", wrk" } else { "" };
-        format!("{} core{plural}, {}{client}", self.cell.cores, self.requests)
+        format!("{} core{plural}, {}", self.cell.cores, self.requests)
     }
 
     /// Returns the expected duration of a slot.
-    pub(crate) fn slot_ns(&self, slicing: Slicing) -> u64 {
-        let measured_ns = match self.wrk_path {
-            Some(_) => wrk::SECONDS * 1_000_000_000,
-            None => slicing.total_ns(),
-        };
-        measured_ns + SLOT_OVERHEAD_NS
+    pub(crate) fn slot_ns(slicing: Slicing) -> u64 {
+        slicing.total_ns() + SLOT_OVERHEAD_NS
     }
 }
 

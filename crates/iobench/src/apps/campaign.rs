@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::apps::App;
 use crate::apps::app_cell::{AppCell, Measured};
 use crate::apps::summary::Summary;
-use crate::apps::wrk;
 use crate::cli::apps::LoadShape;
 use crate::cli::measure::MeasureArgs;
 use crate::client::protocol::requests::Requests;
@@ -95,10 +94,10 @@ impl<'a> Campaign<'a> {
 
     fn schedule(&self, app_cells: &[AppCell], variants: usize, begun_ns: u64) -> Result<Schedule> {
         let slicing = self.slicing();
-        let shape = |app_cell: &AppCell| CellShape {
+        let shape = |_: &AppCell| CellShape {
             subjects: variants,
             baseline: self.baseline,
-            slot_ns: app_cell.slot_ns(slicing),
+            slot_ns: AppCell::slot_ns(slicing),
         };
         let MeasureArgs { rounds, quick, .. } = self.shape.measure;
         let mut schedule = Schedule {
@@ -124,10 +123,6 @@ impl<'a> Campaign<'a> {
         let mut cores = cores.map_or_else(|| vec![1, allowed.len()], <[usize]>::to_vec);
         cores.sort_unstable();
         cores.dedup();
-        let wrk_path = self.app.foreign_path();
-        if wrk_path.is_some() {
-            wrk::find()?;
-        }
         let mut app_cells = Vec::new();
         for cores in cores {
             let placement = Placement::choose(cores, &allowed, &self.shape.measure.cpus())
@@ -138,7 +133,7 @@ impl<'a> Campaign<'a> {
                         format!("ask for 1 to {}", allowed.len()),
                     )
                 })?;
-            let app_cell = |requests: &Requests, wrk_path: Option<String>| AppCell {
+            let app_cell = |requests: &Requests| AppCell {
                 cell: Cell {
                     cores,
                     placement: placement.clone(),
@@ -147,12 +142,8 @@ impl<'a> Campaign<'a> {
                     idle: 0,
                 },
                 requests: requests.clone(),
-                wrk_path,
             };
-            app_cells.extend(requests.iter().map(|requests| app_cell(requests, None)));
-            if let Some(path) = &wrk_path {
-                app_cells.push(app_cell(&Requests::Fixed(0), Some(path.clone())));
-            }
+            app_cells.extend(requests.iter().map(app_cell));
         }
         Ok(app_cells)
     }
@@ -186,7 +177,7 @@ struct AppBench<'a> {
     labels: Vec<String>,
     /// Each with the number of its cores, in the order of the variants.
     servers: Vec<(usize, Running)>,
-    /// Clients of the current round, if iobench is the client.
+    /// Clients of the current round.
     clients: Option<Clients<'a>>,
 }
 
@@ -199,31 +190,23 @@ impl Bench for AppBench<'_> {
 
     fn open(&mut self, first: Turn, _: &Progress) -> Result<()> {
         let (campaign, slicing) = (self.campaign, self.campaign.slicing());
-        let AppCell { cell, requests, wrk_path } = &self.app_cells[first.cell];
-        if wrk_path.is_none() {
-            let connections = campaign.shape.connections;
-            let shape = SlotShape { connections, slicing, network: None };
-            let group = campaign.app.clients(&cell.placement, requests, slicing)?;
-            let variants = self.labels.len();
-            self.clients =
-                Some(Clients::of_group(group, cell, &shape, variants, campaign.signals)?);
-        }
+        let AppCell { cell, requests } = &self.app_cells[first.cell];
+        let connections = campaign.shape.connections;
+        let shape = SlotShape { connections, slicing, network: None };
+        let group = campaign.app.clients(&cell.placement, requests, slicing)?;
+        let variants = self.labels.len();
+        self.clients = Some(Clients::of_group(group, cell, &shape, variants, campaign.signals)?);
         Ok(())
     }
 
     fn measure(&mut self, turn: Turn) -> Result<SlotOutcome> {
-        let AppCell { cell, wrk_path, .. } = &self.app_cells[turn.cell];
+        let AppCell { cell, .. } = &self.app_cells[turn.cell];
         let of_cores = self.servers.iter_mut().filter(|(cores, _)| *cores == cell.cores);
         let server = of_cores.map(|(_, server)| server).nth(turn.subject);
-        let server = server
-            .ok_or_else(|| Error::setup("a slot without a server", "report this as a bug"))?;
-        if let Some(clients) = &mut self.clients {
-            return clients.measure(turn, server);
-        }
-        let path = wrk_path.as_deref().unwrap_or("/");
-        let Campaign { shape, signals, .. } = self.campaign;
-        let load = wrk::Load { path, connections: shape.connections, closes: false };
-        wrk::run(server, &cell.placement, &load, signals)
+        let (clients, server) = self.clients.as_mut().zip(server).ok_or_else(|| {
+            Error::setup("a slot without a server or clients", "report this as a bug")
+        })?;
+        clients.measure(turn, server)
     }
 
     fn close(&mut self, _: Turn, _: &mut [Vec<SlotOutcome>], _: &Progress) -> Result<()> {

@@ -240,10 +240,6 @@ impl App for Memcached {
             Cache::new(usage, Arc::clone(&pattern), requests.clone(), seed + index as u64)
         })
     }
-
-    fn foreign_path(&self) -> Option<String> {
-        None
-    }
 }
 
 /// Returns the threads of a process that have a name.

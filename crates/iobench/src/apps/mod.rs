@@ -11,7 +11,6 @@ pub(crate) mod files;
 mod memcached;
 mod nginx;
 mod summary;
-pub(crate) mod wrk;
 
 use crate::apps::campaign::Campaign;
 use crate::cli::apps::{AppCommand, AppsArgs};
@@ -19,7 +18,7 @@ use crate::client::ClientGroup;
 use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
 use crate::engine::placement::Placement;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::server::running::Running;
 use crate::sys::signals::Signals;
@@ -44,8 +43,6 @@ pub(crate) trait App {
         requests: &Requests,
         slicing: Slicing,
     ) -> Result<ClientGroup>;
-    /// Returns the path that wrk requests, if wrk can load the program.
-    fn foreign_path(&self) -> Option<String>;
 }
 
 /// Runs the comparison and prints it; true if every row is valid.
@@ -54,6 +51,12 @@ pub(crate) fn run(arguments: &AppsArgs) -> Result<bool> {
     let signals = Signals::block();
     match &arguments.app {
         AppCommand::Nginx(arguments) => {
+            if arguments.wrk {
+                return Err(Error::setup(
+                    "apps has no --wrk any more",
+                    "load servers with wrk by `iobench http --wrk`",
+                ));
+            }
             let quiet = environment::isolate()?;
             let app = nginx::Nginx::prepare(arguments)?;
             let own = arguments.mix.requests();

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::apps::App;
 use crate::apps::environment::{Scratch, built, is_root, room_for};
-use crate::apps::files::{FileSet, file_name};
+use crate::apps::files::FileSet;
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
 use crate::client::mix::Mix;
@@ -78,7 +78,6 @@ pub(crate) struct Nginx {
     settings: Settings,
     mix: Mix,
     ending: Ending,
-    loads_with_wrk: bool,
     seed: u64,
     files: FileSet,
     sizes: Arc<[u64]>,
@@ -112,7 +111,6 @@ impl Nginx {
             settings,
             mix: arguments.mix,
             ending: arguments.shape.ending,
-            loads_with_wrk: arguments.wrk,
             seed: arguments.shape.measure.seed.unwrap_or(1),
             sizes: files.sizes.clone().into(),
             files,
@@ -238,16 +236,6 @@ impl App for Nginx {
             let (sizes, pattern) = (Arc::clone(&sizes), Arc::clone(&pattern));
             Http::new(sizes, pattern, requests.clone(), seed + index as u64)
         })
-    }
-
-    fn foreign_path(&self) -> Option<String> {
-        let mean = self.files.mean_bytes();
-        let distance = |size: u64| (size as f64 - mean).abs();
-        let nearest = (0_u32..)
-            .zip(self.sizes.iter())
-            .min_by(|(_, a), (_, b)| distance(**a).total_cmp(&distance(**b)));
-        let (number, _) = nearest.filter(|_| self.loads_with_wrk)?;
-        Some(format!("/{}", file_name(number)))
     }
 }
 

@@ -4,18 +4,14 @@ use std::fmt::Write;
 
 use crate::apps::App;
 use crate::apps::app_cell::Measured;
-use crate::apps::wrk;
 use crate::cli::apps::LoadShape;
 use crate::compare::report::{self, Rounds};
 use crate::compare::table;
 use crate::engine::environment::Environment;
 use crate::engine::statistics::median;
 use crate::error::Result;
-use crate::results::table::{Table, ratio};
+use crate::results::table::ratio;
 use crate::results::{Document, ExperimentRecord, Ratios, Row};
-
-/// Suffix of the workload in rows that wrk measured.
-const BY_WRK: &str = " by wrk";
 
 /// The rows of all cells, with the notes that no column shows.
 pub(crate) struct Summary<'a> {
@@ -41,17 +37,14 @@ impl<'a> Summary<'a> {
         let names: Vec<&str> = labels.iter().map(String::as_str).collect();
         let (mut rows, mut told) = (Vec::new(), Vec::new());
         for Measured { app_cell, outcomes } in measured {
-            let by_wrk = if app_cell.wrk_path.is_some() { BY_WRK } else { "" };
             let of_cell =
                 report::rows(&app_cell.cell, shape.connections, &names, baseline, outcomes)?;
             rows.extend(of_cell.into_iter().map(|mut row| {
                 report::note_sharing(&mut row);
-                row.workload = format!("{}{by_wrk}", app.load());
+                row.workload = app.load();
                 row
             }));
-            let notes = |rounds: &Rounds| -> Vec<String> {
-                note_threads(rounds).into_iter().chain(wrk::note(rounds)).collect()
-            };
+            let notes = |rounds: &Rounds| note_threads(rounds).into_iter().collect::<Vec<_>>();
             told.extend(outcomes.iter().map(notes));
             // The last variant is MegaPipe's; its ratio to every other one is always shown.
             let ours = names.len() - 1;
@@ -76,10 +69,7 @@ impl<'a> Summary<'a> {
 
     /// Returns all tables and notes as text.
     pub(crate) fn render(&self) -> String {
-        let table = Table {
-            heading: Box::new(|row| self.heading(row)),
-            ..table::table(&self.rows, &self.baseline)
-        };
+        let table = table::table(&self.rows, &self.baseline);
         let mut text = format!("{}\n\n{table}\n", self.app.settings());
         let app_cells = self.measured.iter().flat_map(|m| self.labels.iter().map(|_| m.app_cell));
         for ((row, told), app_cell) in self.rows.iter().zip(&self.told).zip(app_cells) {
@@ -89,19 +79,10 @@ impl<'a> Summary<'a> {
             }
         }
         text.push('\n');
-        let ours = self.rows.iter().filter(|row| !is_by_wrk(row));
-        for sentence in table::summarise(ours, &self.baseline) {
+        for sentence in table::summarise(self.rows.iter(), &self.baseline) {
             let _ = writeln!(text, "{sentence}");
         }
         text
-    }
-
-    fn heading(&self, row: &Row) -> String {
-        let path = self.measured.iter().find_map(|m| m.app_cell.wrk_path.as_deref());
-        let client = path.filter(|_| is_by_wrk(row)).map_or_else(String::new, |path| {
-            format!("wrk, {path} only, which is as long as the mean: ")
-        });
-        client + &table::heading(row)
     }
 
     /// Returns the result document, in the form of `run`.
@@ -126,10 +107,6 @@ impl<'a> Summary<'a> {
         };
         Document::new(environment, experiment, elapsed_s, self.baseline.clone(), rows)
     }
-}
-
-fn is_by_wrk(row: &Row) -> bool {
-    row.workload.ends_with(BY_WRK)
 }
 
 /// Returns the busy part of each worker's time, in the median over slots.

@@ -13,7 +13,7 @@ const NGINX_EXAMPLES: &str = "\
 Examples:
   iobench apps nginx --quick
   iobench apps nginx --mix yahoo --duration 2s --workers 1
-  iobench apps nginx --mix fixed:1024 --requests 1,inf --wrk --json nginx.json
+  iobench apps nginx --mix fixed:1024 --requests 1,inf --json nginx.json
   iobench apps nginx --module none       the distribution's nginx alone, with and without reuseport
 
 Mixes: specweb has 1,000 files of 30 to 5,670 bytes, 704 on average, and six requests per
@@ -134,8 +134,8 @@ pub(crate) struct NginxArgs {
     #[arg(long, value_name = "NAME", default_value = "epoll")]
     pub(crate) baseline: String,
 
-    /// Also load all variants with wrk, one second at a time
-    #[arg(long)]
+    /// Former load with wrk, refused until the next release
+    #[arg(long, hide = true)]
     pub(crate) wrk: bool,
 
     #[command(flatten)]

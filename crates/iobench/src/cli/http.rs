@@ -123,9 +123,9 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "PATH", value_enum, default_value_t)]
     pub(crate) path: PathKind,
 
-    /// TCP implementation of clients whose server is named without one
-    #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
-    pub(crate) client: ClientKind,
+    /// Former way to choose the clients' TCP, until the next release
+    #[arg(long, value_name = "CLIENT", value_enum, hide = true)]
+    pub(crate) client: Option<ClientKind>,
 
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,

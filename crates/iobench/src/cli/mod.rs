@@ -1,8 +1,8 @@
 //! The command line.
 
+pub(crate) mod agent;
 pub(crate) mod apps;
 pub(crate) mod ceiling;
-pub(crate) mod hosts;
 pub(crate) mod http;
 pub(crate) mod ipc;
 pub(crate) mod measure;
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
+use crate::cli::agent::AgentArgs;
 use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::cli::ceiling::CeilingArgs;
-use crate::cli::hosts::HostsArgs;
 use crate::cli::http::HttpArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::measure::{MeasureArgs, and};
@@ -33,12 +33,13 @@ use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
 use crate::cli::url::{LoadUrlArgs, of_url};
 use crate::cli::values::{
-    TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle, parse_message_bytes,
-    parse_transactions,
+    PathChoice, TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle,
+    parse_message_bytes, parse_path, parse_transactions,
 };
 use crate::client::ClientKind;
-use crate::exchange::Work;
-use crate::network::{PathKind, conditions::Conditions};
+use crate::exchange::{Exchange, Work};
+use crate::network::conditions::Conditions;
+use crate::output;
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -61,9 +62,9 @@ Exit status: 0 after a measurement, 1 after an error or for a regression, 130 af
 const COMPARE_EXAMPLES: &str = "\
 Examples:
   iobench compare --quick
-  iobench compare --transactions 1,128,0 --message-bytes 64,4096 --cores 1,2 --json out.json
+  iobench compare --transactions 1,128,0 --request-bytes 64,4096 --cores 1,2 --json out.json
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
-  iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
+  iobench compare --path delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
   iobench compare --cores 1 --transactions 1 --idle 0,1000,8000,50000
   iobench compare --peer 'tokio=iobench-external tokio --bind 127.0.0.1:{port} --cpus {cpus}'
@@ -96,16 +97,11 @@ Examples:
   iobench load unix:/run/app.sock:/status --rate 500 --header 'Accept: application/json'
   iobench load --connect 127.0.0.1:7000 --transactions 1 --duration 5s
   iobench load --server epoll --request-bytes 64 --response-bytes 65536
-  iobench load --server epoll --request-bytes 41 --response-bytes 128 \\
-    --beside 'wrk -t1 -c256 -d{seconds}s http://{address}/'
 
 Each answer of a URL has to be like the first one (status, length and digest of the body) or as
 --expect states. A server may end connections that it has kept alive; they are opened again.
 
-Without a URL the server has to answer as `iobench serve` does with the same sizes. The request of
-wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual free ports.
-Both clients of --beside are judged by what the server sent and by their
-CPU time from start to end.";
+Without a URL the server has to answer as `iobench serve` does with the same sizes.";
 
 const SERVE_EXAMPLES: &str = "
 Examples:
@@ -155,7 +151,10 @@ pub(crate) enum Command {
     /// Report what this machine offers the channel, which driver it gets, and what to improve.
     Doctor(DoctorArgs),
     /// Check, under mpirun, that several hosts can work together, and how their clocks differ.
-    Hosts(HostsArgs),
+    Agent(AgentArgs),
+    /// Former name of `agent --check`, until the next release.
+    #[command(hide = true, mut_arg("check", |arg| arg.required(false)))]
+    Hosts(AgentArgs),
     /// Make one offline HTML page from the result files that commands wrote with --json.
     Report(ReportArgs),
     /// Compare two saved runs row by row.
@@ -243,21 +242,21 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "LIST", value_parser = parse_transactions)]
     pub(crate) transactions: Option<TransactionList>,
 
-    /// Bytes per message, 1 to 1048576, a list
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64",
+    /// Former name of --request-bytes, until the next release
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide = true,
           conflicts_with_all = ["request_bytes", "response_bytes"],
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
 
-    /// Bytes of a request, a list; answers of another size are compared, too, but of those longer
-    /// than 4 KiB all but every sixteenth are only counted
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "response_bytes",
+    /// Bytes of a request, 1 to 1048576, a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64",
           value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Vec<usize>,
 
     /// Bytes of the answer to each request, a list; every request size is measured with each of
-    /// them
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "request_bytes",
+    /// them, and of answers longer than 4 KiB that are no echo all but every sixteenth are only
+    /// counted [default: the request is sent back]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
           value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Vec<usize>,
 
@@ -281,23 +280,24 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) baseline: Vec<String>,
 
-    /// Network path between clients and servers; servers and clients with user-level TCP need veth
-    #[arg(long, value_name = "PATH", value_enum, default_value_t)]
-    pub(crate) path: PathKind,
-
-    /// TCP implementation of clients whose server is named without one
-    #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
-    pub(crate) client: ClientKind,
-
-    /// Network conditions between clients and servers: delay=TIME and jitter=TIME (each way: half
-    /// of the round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, separated
-    /// by commas
-    #[arg(long, value_name = "CONDITIONS", conflicts_with = "path")]
-    pub(crate) network: Option<Conditions>,
+    /// Network path between clients and servers: loopback; veth, which servers and clients with
+    /// user-level TCP need; or the conditions of an emulated network, separated by commas:
+    /// delay=TIME and jitter=TIME (each way: half of the round trip), loss=PROBABILITY, rate=RATE,
+    /// queue=BYTES, reorder, mtu=BYTES
+    #[arg(long, value_name = "PATH", default_value = "loopback", value_parser = parse_path)]
+    pub(crate) path: PathChoice,
 
     /// CPU of the relay, the thread that emulates the network [default: any]
-    #[arg(long, value_name = "CPU", requires = "network")]
+    #[arg(long, value_name = "CPU")]
     pub(crate) relay_cpu: Option<usize>,
+
+    /// Former name of the conditions of --path, until the next release
+    #[arg(long, value_name = "CONDITIONS", hide = true, conflicts_with = "path")]
+    pub(crate) network: Option<Conditions>,
+
+    /// Former way to choose the clients' TCP, until the next release
+    #[arg(long, value_name = "CLIENT", value_enum, hide = true)]
+    pub(crate) client: Option<ClientKind>,
 
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
@@ -371,7 +371,7 @@ fn serve_help() -> String {
 #[command(after_help = LOAD_EXAMPLES)]
 #[command(group(ArgGroup::new("target").args(["connect", "server", "url"]).required(true)))]
 #[command(mut_arg("duration", and("[default: 2s; with --quick 500ms]")))]
-#[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
+#[command(mut_arg("rounds", |arg| arg.hide(true).conflicts_with("target")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
 #[command(mut_args(of_url))]
@@ -386,27 +386,26 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// External client to run in turns with iobench's, on the same CPUs and against the same
-    /// server; prints the ratios; {address} and {seconds} are filled in, blanks separate the
-    /// arguments
-    #[arg(long, value_name = "COMMAND", requires = "server")]
+    /// Former comparison with another client, refused until the next release
+    #[arg(long, value_name = "COMMAND", hide = true)]
     pub(crate) beside: Option<String>,
 
     /// Transactions per connection; 0: connections persist
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) transactions: u32,
 
-    /// Bytes per message, 1 to 1048576
-    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes,
+    /// Former name of --request-bytes, until the next release
+    #[arg(long, value_name = "N", hide = true, value_parser = parse_message_bytes,
           conflicts_with_all = ["request_bytes", "response_bytes"])]
-    pub(crate) message_bytes: usize,
+    pub(crate) message_bytes: Option<usize>,
 
-    /// Bytes of a request if answers have another size
-    #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
-    pub(crate) request_bytes: Option<usize>,
+    /// Bytes of a request, 1 to 1048576
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes)]
+    pub(crate) request_bytes: usize,
 
-    /// Bytes of every answer, as of `iobench serve --response-bytes`
-    #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
+    /// Bytes of every answer, as of `iobench serve --response-bytes` [default: the request is sent
+    /// back]
+    #[arg(long, value_name = "N", value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Option<usize>,
 
     /// Concurrent connections, over all client threads
@@ -423,7 +422,42 @@ pub(crate) struct LoadArgs {
     pub(crate) measure: MeasureArgs,
 }
 
+impl CompareArgs {
+    /// Returns the path; a former option that named it is remarked.
+    pub(crate) fn path(&self) -> PathChoice {
+        let Some(conditions) = &self.network else { return self.path.clone() };
+        output::superseded("--network", "--path CONDITIONS");
+        PathChoice::Emulated(conditions.clone())
+    }
+
+    /// Returns every request size with every response size, or echoes without response sizes.
+    pub(crate) fn exchanges(&self) -> Vec<Exchange> {
+        let requests = match &self.message_bytes[..] {
+            [] => &self.request_bytes,
+            _ => {
+                output::superseded("--message-bytes", "--request-bytes");
+                &self.message_bytes
+            }
+        };
+        let of_request = |&request_bytes: &usize| -> Vec<Exchange> {
+            let exchange = |&response_bytes| Exchange { request_bytes, response_bytes };
+            match &self.response_bytes[..] {
+                [] => vec![Exchange::echo(request_bytes)],
+                sizes => sizes.iter().map(exchange).collect(),
+            }
+        };
+        requests.iter().flat_map(of_request).collect()
+    }
+}
+
 impl LoadArgs {
+    /// Returns the sizes.
+    pub(crate) fn exchange(&self) -> Exchange {
+        let request_bytes = self.message_bytes.unwrap_or(self.request_bytes);
+        let response_bytes = self.response_bytes.unwrap_or(request_bytes);
+        Exchange { request_bytes, response_bytes }
+    }
+
     pub(crate) fn duration(&self) -> Duration {
         let usual = Duration::from_millis(if self.measure.quick { 500 } else { 2_000 });
         self.measure.duration.unwrap_or(usual)

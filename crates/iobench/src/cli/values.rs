@@ -3,6 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
+use crate::network::PathKind;
+use crate::network::conditions::Conditions;
 use crate::units::parse_duration;
 
 /// Longest message, 1 MiB.
@@ -24,6 +28,34 @@ pub(crate) fn parse_transactions(text: &str) -> Result<TransactionList, String> 
         })
     });
     counts.collect::<Result<_, _>>().map(TransactionList)
+}
+
+/// The network path of a comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PathChoice {
+    Plain(PathKind),
+    /// An emulated network.
+    Emulated(Conditions),
+}
+
+impl PathChoice {
+    /// Returns the device, and the conditions of a network that is emulated over it.
+    pub(crate) fn parts(&self) -> (PathKind, Option<&Conditions>) {
+        match self {
+            PathChoice::Plain(kind) => (*kind, None),
+            PathChoice::Emulated(conditions) => (PathKind::Loopback, Some(conditions)),
+        }
+    }
+}
+
+pub(crate) fn parse_path(text: &str) -> Result<PathChoice, String> {
+    match PathKind::from_str(text, false) {
+        Ok(kind) => Ok(PathChoice::Plain(kind)),
+        Err(_) => text
+            .parse()
+            .map(PathChoice::Emulated)
+            .map_err(|problem: String| format!("{problem}; plain paths are loopback and veth")),
+    }
 }
 
 /// Parses a list of CPUs in the kernel's notation.
@@ -119,6 +151,16 @@ mod tests {
         assert_eq!(parse_transactions("all").unwrap().0.len(), 9);
         assert!(parse_transactions("1,x").is_err());
         assert!(parse_transactions("").is_err());
+    }
+
+    #[test]
+    fn paths_are_plain_or_emulated() {
+        let parts = |text| parse_path(text).map(|path| path.parts().0);
+        assert_eq!(parts("veth"), Ok(PathKind::Veth));
+        assert_eq!(parts("loopback"), Ok(PathKind::Loopback));
+        let emulated = parse_path("delay=1ms,loss=0.1").unwrap();
+        assert!(emulated.parts().1.is_some_and(|conditions| conditions.is_lossy()));
+        assert!(parse_path("cable").unwrap_err().contains("loopback and veth"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::cli::CompareArgs;
 use crate::client::ClientKind;
 use crate::error::{Error, Result};
 use crate::network::PathKind;
+use crate::output;
 use crate::path::check_device;
 use crate::server::{self, peer::Peer, running::Subject};
 use crate::stack::Kind;
@@ -23,8 +24,12 @@ pub(crate) struct Contenders {
 
 impl Contenders {
     /// Selects the subjects, clients and baselines that the user asked for.
-    pub(crate) fn choose(arguments: &CompareArgs) -> Result<Contenders> {
-        let pairs = pairs(&arguments.servers, &arguments.peers, arguments.client)?;
+    pub(crate) fn choose(arguments: &CompareArgs, path: PathKind) -> Result<Contenders> {
+        if arguments.client.is_some() {
+            output::superseded("--client", "SERVER/CLIENT in --servers");
+        }
+        let client = arguments.client.unwrap_or_default();
+        let pairs = pairs(&arguments.servers, &arguments.peers, client)?;
         let (subjects, clients): (Vec<Subject>, Vec<ClientKind>) = pairs.into_iter().unzip();
         let labels: Vec<String> = subjects.iter().zip(&clients).map(label).collect();
         let mut baselines = Vec::new();
@@ -36,7 +41,7 @@ impl Contenders {
         }
         let baseline = baselines.remove(0);
         let all = Contenders { subjects, clients, labels, baseline, further_baselines: baselines };
-        all.check_path(arguments.path)?;
+        all.check_path(path)?;
         if arguments.idle.iter().any(|&idle| idle > 0) {
             all.check_idle()?;
         }
@@ -193,7 +198,8 @@ mod tests {
     fn choose(words: &[&str]) -> Result<Contenders> {
         let cli = Cli::parse_from([&["iobench", "compare"], words].concat());
         let Command::Compare(arguments) = cli.command else { panic!("compare was asked for") };
-        Contenders::choose(&arguments)
+        let (path, _) = arguments.path().parts();
+        Contenders::choose(&arguments, path)
     }
 
     fn labels(words: &[&str]) -> Vec<String> {

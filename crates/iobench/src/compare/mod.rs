@@ -34,9 +34,8 @@ use crate::engine;
 use crate::engine::environment::Environment;
 use crate::engine::outcome::SlotOutcome;
 use crate::engine::rounds::Measured;
-use crate::error::{Context, Result};
-use crate::exchange::Exchange;
-use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
+use crate::error::{Context, Error, Result};
+use crate::network::{Network, NetworkCounters, Options, PathKind, conditions::Conditions};
 use crate::open::connect::Opening;
 use crate::output;
 use crate::path::Path;
@@ -67,9 +66,11 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
-    let contenders = Contenders::choose(arguments)?;
+    let choice = arguments.path();
+    let (kind, conditions) = choice.parts();
+    let contenders = Contenders::choose(arguments, kind)?;
     let driver = server::describe_driver(contenders.own_servers())?;
-    let mut path = create_path(arguments, seed)?;
+    let mut path = create_path(arguments, kind, conditions, seed)?;
     if contenders.has_external() {
         stop_pacing(&path)?;
     }
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let limits = idle::raise_limits(arguments.connections, most_idle(arguments))?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
-    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
+    let plan = Plan::new(&request(arguments, conditions, labels.len()), &allowed_cpus()?)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let mut environment = Environment::gather(&limits, seed)?;
     environment.driver = driver;
@@ -157,10 +158,21 @@ fn most_idle(arguments: &CompareArgs) -> usize {
 }
 
 /// Returns the path, with addresses for idle connections beside the measured clients' own.
-fn create_path(arguments: &CompareArgs, seed: u64) -> Result<Path> {
+fn create_path(
+    arguments: &CompareArgs,
+    kind: PathKind,
+    conditions: Option<&Conditions>,
+    seed: u64,
+) -> Result<Path> {
+    if arguments.relay_cpu.is_some() && conditions.is_none() {
+        return Err(Error::setup(
+            "--relay-cpu is for the thread that emulates a network, and there is none",
+            "leave it out, or write conditions such as --path delay=10ms",
+        ));
+    }
     let client_addresses = 1 + idle::addresses_for(most_idle(arguments), local_ports())?;
     let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
-    Path::create(arguments.path, arguments.network.as_ref(), &options)
+    Path::create(kind, conditions, &options)
 }
 
 /// Gives external servers the congestion control of iobench's own servers and clients. If that is
@@ -237,34 +249,20 @@ impl<'a> PathReport<'a> {
     }
 }
 
-fn request(arguments: &CompareArgs, servers: usize) -> Request {
+fn request(arguments: &CompareArgs, conditions: Option<&Conditions>, servers: usize) -> Request {
     Request {
         servers,
         transactions: arguments.transactions.as_ref().map(|list| list.0.clone()),
         idle: arguments.idle.clone(),
-        exchanges: exchanges(arguments),
+        exchanges: arguments.exchanges(),
         cores: arguments.cores.clone(),
         cpus: arguments.measure.cpus(),
         duration_ns: arguments.measure.duration.unwrap_or(USUAL_DURATION).as_nanos() as u64,
         rounds: arguments.measure.rounds,
         quick: arguments.measure.quick,
-        round_trip_ns: arguments
-            .network
-            .as_ref()
-            .map_or(0, |network| network.longest_round_trip().as_nanos() as u64),
+        round_trip_ns: conditions
+            .map_or(0, |conditions| conditions.longest_round_trip().as_nanos() as u64),
     }
-}
-
-/// Returns every request size with every response size, or echoes if only one size is given.
-fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
-    if arguments.request_bytes.is_empty() {
-        return arguments.message_bytes.iter().map(|&bytes| Exchange::echo(bytes)).collect();
-    }
-    let responses = |&request_bytes| {
-        let exchange = move |&response_bytes| Exchange { request_bytes, response_bytes };
-        arguments.response_bytes.iter().map(exchange)
-    };
-    arguments.request_bytes.iter().flat_map(responses).collect()
 }
 
 /// Returns the rows of all cells.
@@ -312,8 +310,8 @@ fn of_servers<'a>(
 mod tests {
     use clap::Parser;
 
-    use super::*;
     use crate::cli::{Cli, Command};
+    use crate::exchange::Exchange;
 
     #[test]
     fn every_request_size_runs_with_every_response_size() {
@@ -321,10 +319,12 @@ mod tests {
             let cli = Cli::parse_from([&["iobench", "compare"], words].concat());
             let Command::Compare(arguments) = cli.command else { panic!("compare was asked for") };
             let sizes = |exchange: Exchange| (exchange.request_bytes, exchange.response_bytes);
-            exchanges(&arguments).into_iter().map(sizes).collect::<Vec<_>>()
+            arguments.exchanges().into_iter().map(sizes).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&[]), [(64, 64)]);
+        assert_eq!(sizes(&["--request-bytes", "1,9"]), [(1, 1), (9, 9)]);
         assert_eq!(sizes(&["--message-bytes", "1,9"]), [(1, 1), (9, 9)]);
+        assert_eq!(sizes(&["--response-bytes", "9"]), [(64, 9)]);
         let both = ["--request-bytes", "1,2", "--response-bytes", "2,3"];
         assert_eq!(sizes(&both), [(1, 2), (1, 3), (2, 2), (2, 3)]);
     }

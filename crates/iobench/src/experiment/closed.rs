@@ -35,7 +35,7 @@ pub(crate) fn run(
     if experiment.network.is_some() {
         return Err(Error::setup(
             "closed loops of an experiment run over the plain loopback only",
-            "remove `network`, or use `iobench compare` with --network or --path",
+            "remove `network`, or use `iobench compare` with --path",
         ));
     }
     let (passes, slicing) = divide(experiment.periods.measure.as_nanos() as u64, 0);

@@ -64,8 +64,8 @@ impl Reachability {
             let list: Vec<String> = self.candidates.iter().map(IpAddr::to_string).collect();
             Error::setup(
                 format!("no address of rank {ROOT} is reached by all ({})", list.join(", ")),
-                "see `iobench hosts` for who reaches which, open the firewalls between the hosts, \
-                 or name an address with --mpi-address",
+                "see `iobench agent --check` for who reaches which, open the firewalls between the \
+                 hosts, or name an address with --mpi-address",
             )
         })
     }

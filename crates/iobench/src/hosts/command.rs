@@ -1,4 +1,4 @@
-//! `iobench hosts`: checks whether hosts can work together, before they measure.
+//! `iobench agent --check`: checks whether hosts can work together, before they measure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,14 +9,14 @@ use super::addresses::{self, Reachability};
 use super::clock::{self, ClockOffset};
 use super::control::{Control, ROOT, gather_values};
 use super::with_control;
-use crate::cli::hosts::HostsArgs;
+use crate::cli::agent::AgentArgs;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, Times, new_times};
 use crate::output;
 use crate::sys::affinity::{allowed_cpus, online};
 use crate::sys::limits::read_trimmed;
 
-/// Bytes that `--check` sends each way.
+/// Bytes that are sent each way.
 const CHECK_BYTES: usize = 1 << 20;
 
 /// What a process reports about its host.
@@ -31,7 +31,7 @@ struct Host {
     offset: ClockOffset,
 }
 
-/// What a process found with `--check`.
+/// What a process found out about the transfer and the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Checked {
     /// Whether it received exactly the bytes that rank 0 sent.
@@ -55,18 +55,18 @@ fn merge(parts: &[RoundTrips]) -> Result<Times> {
 }
 
 /// Prints the table at rank 0; an error reports what is wrong.
-pub(crate) fn run(arguments: &HostsArgs) -> Result<()> {
+pub(crate) fn run(arguments: &AgentArgs) -> Result<()> {
     // Every process finishes MPI before rank 0 reports problems; otherwise MPI's messages would
     // hide them.
     let problems = with_control(|control| examine(control, arguments))?;
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Error::setup(problems.join("\n  "), "then run `iobench hosts` again"))
+    Err(Error::setup(problems.join("\n  "), "then run `iobench agent --check` again"))
 }
 
 /// Returns all processes call it together; rank 0 prints and gets the problems.
-fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> {
+fn examine(control: &dyn Control, arguments: &AgentArgs) -> Result<Vec<String>> {
     let mut round_trips = new_times();
     let offset = clock::measure(control, &mut round_trips)?;
     let host = Host {
@@ -81,7 +81,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     // Uses the transfer of a run's results, so that a corruption would show here.
     let round_trips = merge(&gather_values(control, &RoundTrips(round_trips))?)?;
     let reachability = addresses::explore(control, arguments.mpi_address)?;
-    let checked = if arguments.check { check(control, offset)? } else { Vec::new() };
+    let checked = check(control, offset)?;
     if control.rank() != ROOT {
         return Ok(Vec::new());
     }
@@ -208,8 +208,8 @@ fn remarks(hosts: &[Host]) -> Vec<String> {
 fn problems(hosts: &[Host], reachability: &Reachability) -> Vec<String> {
     let mut problems = Vec::new();
     if hosts.len() < 2 {
-        let remedy =
-            "start one on each host: mpirun -N 1 --bind-to none --host HOST,HOST,... iobench hosts";
+        let remedy = "start one on each host: mpirun -N 1 --bind-to none --host HOST,HOST,... \
+                      iobench agent --check";
         problems.push(format!("there is only one process; {remedy}"));
     } else if let Err(error) = reachability.agreed() {
         problems.push(error.to_string());

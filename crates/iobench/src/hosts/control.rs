@@ -78,7 +78,7 @@ fn from_bytes<T: DeserializeOwned>(bytes: &[u8], from: usize) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
         Error::setup(
             format!("cannot read a message from rank {from}: {error}"),
-            "install the same iobench on every host; `iobench hosts` shows the versions",
+            "install the same iobench on every host; `iobench agent --check` shows the versions",
         )
     })
 }

@@ -140,7 +140,7 @@ impl Load for H2load<'_> {
         let output = open().context(format!("write {}", path.display()), REMEDY)?;
         let _ = fs::remove_file(self.log());
         self.covers = false;
-        self.running = Some(External::start_words(&self.words(&order), &self.shape.cpus, output)?);
+        self.running = Some(External::start(&self.words(&order), &self.shape.cpus, output)?);
         Ok(())
     }
 

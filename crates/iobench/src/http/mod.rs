@@ -10,7 +10,7 @@ mod plan;
 mod servers;
 mod table;
 
-use crate::apps::{environment, wrk};
+use crate::apps::environment;
 use crate::cli::http::{HttpArgs, Version};
 use crate::client::ClientGroup;
 use crate::client::protocol::get::Get;
@@ -32,9 +32,11 @@ use crate::exchange::Exchange;
 use crate::http::h2load::{H2load, Program, Shape};
 use crate::http::plan::{Plan, Workload};
 use crate::http::servers::{Group, Servers};
+use crate::load::wrk;
 use crate::network::veth::Veth;
 use crate::network::{self, PathKind};
 use crate::open::connect::Opening;
+use crate::output;
 use crate::path::Path;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Row, Slots};
@@ -52,6 +54,9 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     // Before any thread is started, because threads inherit the mask and the network.
     let signals = Signals::block();
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
+    if arguments.client.is_some() {
+        output::superseded("--client", "SERVER/CLIENT in --servers");
+    }
     let servers = Servers::choose(arguments)?;
     let (names, baseline) = (servers.names(), servers.baseline);
     let plan = Plan::new(arguments, names.len(), &allowed_cpus()?)?;

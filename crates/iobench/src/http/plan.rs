@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::apps::wrk;
 use crate::cli::http::{HttpArgs, Version};
 use crate::client::protocol::get::Get;
 use crate::client::slices::Slicing;
@@ -13,6 +12,7 @@ use crate::engine::rounds::{CellShape, QUICK_NS, Schedule};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::http::h2load::SPARE_NS;
+use crate::load::wrk;
 
 /// Measured time of a server in a workload and round.
 const USUAL_DURATION: Duration = Duration::from_millis(500);

@@ -68,7 +68,8 @@ impl Servers {
                     "give each --peer a name of its own",
                 ));
             }
-            let (client, about) = (arguments.client, format!("`{}`", peer.template()));
+            let client = arguments.client.unwrap_or_default();
+            let about = format!("`{}`", peer.template());
             contenders.push(Contender { peer: peer.clone(), client, about, has_stack: false });
         }
         contenders.iter().try_for_each(|contender| contender.check(arguments))?;
@@ -188,7 +189,8 @@ fn baseline(names: &[&str], choice: Option<&str>) -> Result<usize> {
 /// Returns the servers of `iobench-external` that the user named, by default all that the path has
 /// a device for.
 fn built(arguments: &HttpArgs) -> Result<Vec<Contender>> {
-    let split = |text| ClientKind::split(text, arguments.client);
+    let usual_client = arguments.client.unwrap_or_default();
+    let split = |text| ClientKind::split(text, usual_client);
     let asked = arguments.servers.iter().map(String::as_str).map(split);
     let wanted: Vec<(&str, ClientKind)> = unique(&asked.collect::<Result<Vec<_>>>()?);
     let listed = |program: PathBuf| list(&program).map(|list| (list, program));
@@ -210,7 +212,7 @@ fn built(arguments: &HttpArgs) -> Result<Vec<Contender>> {
         ));
     }
     let has_device = |name: &&str| arguments.path == PathKind::Veth || *name != OVER_STACK;
-    let usual = names.into_iter().filter(has_device).map(|name| (name, arguments.client));
+    let usual = names.into_iter().filter(has_device).map(|name| (name, usual_client));
     let chosen = if wanted.is_empty() { usual.collect() } else { wanted };
     let contender = |(name, client): (&str, ClientKind)| {
         let peer = peer(name, &program)?;

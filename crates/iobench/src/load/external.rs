@@ -1,7 +1,6 @@
 //! Runs an external client: a command, restricted to some CPUs, and its use of CPU time.
 
 use std::io::{Read, pipe};
-use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -17,38 +16,6 @@ use crate::sys::{cpu_ns, process_tree};
 
 /// Most bytes of a command's output that are kept.
 const MOST_OUTPUT_BYTES: u64 = 64 * 1024;
-
-/// A command with `{address}` and `{seconds}`, split at blanks.
-#[derive(Debug, Clone)]
-pub(crate) struct Template {
-    words: Vec<String>,
-}
-
-impl Template {
-    pub(crate) fn new(text: &str) -> Result<Template> {
-        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        if words.is_empty() || !text.contains("{address}") {
-            return Err(Error::setup(
-                format!("--beside `{text}` has no address to load"),
-                "name a command with {address} in it, such as 'wrk -d{seconds}s http://{address}/'",
-            ));
-        }
-        Ok(Template { words })
-    }
-
-    /// Returns the program's name without its directory.
-    pub(crate) fn name(&self) -> &str {
-        let program = self.words.first().map_or("", String::as_str);
-        program.rsplit('/').next().unwrap_or(program)
-    }
-
-    fn words(&self, address: SocketAddr, seconds: u64) -> Vec<String> {
-        let (address, seconds) = (address.to_string(), seconds.to_string());
-        let fill =
-            |word: &String| word.replace("{address}", &address).replace("{seconds}", &seconds);
-        self.words.iter().map(fill).collect()
-    }
-}
 
 /// The end of a command.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +44,7 @@ pub(crate) fn run_to_end(
     let (mut reading, writing) = pipe().context("make a pipe", REMEDY)?;
     let errors = writing.try_clone().context("copy a descriptor", REMEDY)?;
     let output = [Stdio::from(writing), Stdio::from(errors)];
-    let mut command = External::start_words(words, cpus, output)?;
+    let mut command = External::start(words, cpus, output)?;
     // Read on a thread of its own, so that a program that prints a lot does not block.
     let reader = thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
@@ -99,23 +66,8 @@ pub(crate) struct External {
 }
 
 impl External {
-    /// Starts the command on `cpus`. Discards its stdout.
-    pub(crate) fn start(
-        template: &Template,
-        address: SocketAddr,
-        seconds: u64,
-        cpus: &[usize],
-    ) -> Result<External> {
-        let words = template.words(address, seconds);
-        External::start_words(&words, cpus, [Stdio::null(), Stdio::inherit()])
-    }
-
-    /// Starts the words of a command as they are, with stdout and stderr redirected.
-    pub(crate) fn start_words(
-        words: &[String],
-        cpus: &[usize],
-        output: [Stdio; 2],
-    ) -> Result<External> {
+    /// Starts a command on `cpus`, with stdout and stderr redirected.
+    pub(crate) fn start(words: &[String], cpus: &[usize], output: [Stdio; 2]) -> Result<External> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| Error::setup("the command is empty", "name a program"))?;
@@ -201,19 +153,8 @@ mod tests {
     use super::*;
 
     fn start(words: &[&str], cpus: &[usize]) -> Result<External> {
-        let template = Template { words: words.iter().copied().map(str::to_owned).collect() };
-        External::start(&template, ([127, 0, 0, 1], 9).into(), 1, cpus)
-    }
-
-    #[test]
-    fn commands_are_filled_in() {
-        let template = Template::new("/usr/bin/wrk -d{seconds}s http://{address}/").unwrap();
-        assert_eq!(template.name(), "wrk");
-        let words = template.words(([127, 0, 0, 1], 9).into(), 3);
-        assert_eq!(words, ["/usr/bin/wrk", "-d3s", "http://127.0.0.1:9/"]);
-        for wrong in ["", "  ", "wrk http://127.0.0.1/"] {
-            assert!(Template::new(wrong).is_err(), "{wrong}");
-        }
+        let words: Vec<String> = words.iter().copied().map(str::to_owned).collect();
+        External::start(&words, cpus, [Stdio::null(), Stdio::inherit()])
     }
 
     #[test]

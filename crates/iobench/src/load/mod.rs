@@ -1,13 +1,12 @@
 //! `iobench load`: runs the client alone, against a URL, against a running server of iobench's own
-//! exchange, or against one of iobench's servers in a process and on a CPU of its own, optionally
-//! beside another client.
+//! exchange, or against one of iobench's servers in a process and on a CPU of its own.
 
-mod beside;
 pub(crate) mod external;
 mod open;
 mod target;
 mod text;
 pub(crate) mod url;
+pub(crate) mod wrk;
 
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
@@ -16,21 +15,19 @@ use crate::client::warm_up::{LEAD_NS, USUAL_WAIT_NS, warm_up};
 use crate::client::{ClientGroup, Order, Workload};
 use crate::engine::environment::Environment;
 use crate::engine::outcome::Accounts;
-use crate::engine::placement::Placement;
 use crate::engine::progress::RunProgress;
 use crate::engine::sampler::{
     Border, Disturbance, Sampler, TOLERATED, Used, disturbance, unjudged, wall_ns,
 };
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode_recorded, new_times};
-use crate::load::beside::ClientComparison;
-use crate::load::external::Template;
-use crate::load::target::{Target, exchange, own_launch};
+use crate::load::target::Target;
 use crate::open::phases::Phase;
 use crate::open::verdict::gap;
+use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
-use crate::server::running::{Running, Subject};
+use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
@@ -39,7 +36,6 @@ use crate::sys::socket::CongestionControl;
 /// Most slices. Each has a histogram, so long runs have longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
-const DEFAULT_ROUNDS: u32 = 5;
 /// The command's name in result documents.
 const NAME: &str = "load";
 
@@ -93,6 +89,15 @@ impl Report {
 
 /// Loads the server and prints the result; true if every row is valid.
 pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
+    if arguments.beside.is_some() {
+        return Err(Error::setup(
+            "load has no --beside any more",
+            "compare clients on a server of `iobench serve`, or with `iobench http --wrk`",
+        ));
+    }
+    if arguments.message_bytes.is_some() {
+        output::superseded("--message-bytes", "--request-bytes");
+    }
     if let Some(url) = &arguments.http.url {
         return url::run(arguments, url);
     }
@@ -106,11 +111,7 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = environment(arguments, &limits, seed)?;
-    let report = match &arguments.beside {
-        Some(command) => beside(arguments, command, seed, &signals)?,
-        None => closed(arguments, &signals)?,
-    };
-    report.publish(environment, begun_ns, files)
+    closed(arguments, &signals)?.publish(environment, begun_ns, files)
 }
 
 /// Returns the environment, with the driver of iobench's own server.
@@ -133,51 +134,12 @@ fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {
     })
 }
 
-fn beside(arguments: &LoadArgs, command: &str, seed: u64, signals: &Signals) -> Result<Report> {
-    let mut contest = contest(arguments, Template::new(command)?, signals)?;
-    let rows = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS), seed)?;
-    let server = arguments.server.as_deref().unwrap_or_default();
-    let text = beside::table(&rows, server).to_string();
-    Ok(Report {
-        name: NAME,
-        text,
-        title: format!("Clients of {server}"),
-        settings: format!("server {server}, its clients iobench load and `{command}`\n"),
-        rows: rows.into(),
-    })
-}
-
-/// Prepares a comparison of two clients. iobench's client has one thread for each CPU that the user
-/// named, else one.
-fn contest<'a>(
-    arguments: &'a LoadArgs,
-    template: Template,
-    signals: &'a Signals,
-) -> Result<ClientComparison<'a>> {
-    let (launch, placement) = own_launch(arguments)?;
-    let server = Running::start(&Subject::parse(&launch.name)?, &launch, signals)?;
-    let Placement { server_cpus, mut client_cpus } = placement;
-    if arguments.measure.client_cpus.is_none() {
-        client_cpus.truncate(1);
-    }
-    let workload = workload(arguments);
-    Ok(ClientComparison {
-        arguments,
-        workload,
-        template,
-        server,
-        server_cpus,
-        client_cpus,
-        signals,
-    })
-}
-
 fn workload(arguments: &LoadArgs) -> Workload {
     let duration_ns = arguments.duration().as_nanos() as u64;
     let slice_ns = (duration_ns / MOST_SLICES).max(SHORTEST_SLICE_NS);
     Workload {
         transactions: arguments.transactions,
-        exchange: exchange(arguments),
+        exchange: arguments.exchange(),
         congestion: CongestionControl::pick(),
         slicing: Slicing::divide(duration_ns, slice_ns),
     }
@@ -276,7 +238,7 @@ fn evaluate(
         |slice: usize| tallies.iter().all(|tally| tally.slices[slice].transactions == 0);
     notes.extend(gap(slices.map(is_silent), watched.slice_ns, usual_ns));
     notes.extend(watched.unjudged.clone());
-    let exchange = exchange(arguments);
+    let exchange = arguments.exchange();
     let latency_us = Percentiles::of(&latencies);
     let throughput = Some(measured as f64 * 1e9 / measured_ns as f64);
     let valid = reasons == 0;

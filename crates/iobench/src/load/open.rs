@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::exchange::Work;
 use crate::experiment::rows::Evidence;
 use crate::figures::Percentiles;
+use crate::load::target::Target;
 use crate::load::{Report, text};
-use crate::load::target::{Target, exchange};
 use crate::open::connect::Route;
 use crate::open::gauge::{Blind, Gauge, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
@@ -106,7 +106,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     Ok(OpenPlan {
         course: course(arguments, rate)?,
         arrivals: arguments.open.arrivals,
-        exchange: exchange(arguments),
+        exchange: arguments.exchange(),
         connections: arguments.connections,
         churn: (arguments.transactions > 0).then_some(arguments.transactions),
         timeout_ns: arguments.open.timeout.as_nanos() as u64,

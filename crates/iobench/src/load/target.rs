@@ -7,7 +7,7 @@ use crate::cli::LoadArgs;
 use crate::engine::placement::Placement;
 use crate::engine::sampler::ClientSide;
 use crate::error::{Context, Error, Result};
-use crate::exchange::{Exchange, Service};
+use crate::exchange::Service;
 use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
@@ -54,7 +54,7 @@ impl Target {
 
 /// Returns how to start the server named by `--server`: with the placement that `compare` would
 /// choose.
-pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
+fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
     let Some(name) = &arguments.server else {
         return Err(Error::setup("no server was named to load", "name --connect or --server"));
     };
@@ -64,14 +64,6 @@ pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
     server.check_connections(arguments.connections)?;
     let name = server.name();
     let echo = Launch::echo(name, &placement.server_cpus);
-    let launch = Launch { service: Service::for_exchange(exchange(arguments)), ..echo };
+    let launch = Launch { service: Service::for_exchange(arguments.exchange()), ..echo };
     Ok((launch, placement))
-}
-
-/// Returns the requested sizes.
-pub(crate) fn exchange(arguments: &LoadArgs) -> Exchange {
-    match (arguments.request_bytes, arguments.response_bytes) {
-        (Some(request_bytes), Some(response_bytes)) => Exchange { request_bytes, response_bytes },
-        _ => Exchange::echo(arguments.message_bytes),
-    }
 }

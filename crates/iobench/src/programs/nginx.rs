@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use crate::apps::environment::{is_root, room_for};
-use crate::apps::wrk;
 use crate::error::{Context, Result};
 use crate::installed::{find, version};
+use crate::load::wrk;
 use crate::programs::{Amount, Cell, Printed, Program, Target};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;

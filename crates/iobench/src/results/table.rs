@@ -50,8 +50,8 @@ type Cell<T> = Box<dyn Fn(&Entry<'_>) -> T>;
 
 enum Content {
     Text(Cell<String>),
-    /// The estimate with this number of decimals, and its interval.
-    Ratio(Cell<Option<Interval>>, Option<usize>),
+    /// The estimate and its interval.
+    Ratio(Cell<Option<Interval>>),
 }
 
 /// A column: its heading, which ends with the unit, and its cells.
@@ -106,7 +106,7 @@ impl Column {
         heading: impl Into<String>,
         value: impl Fn(&Entry<'_>) -> Option<Interval> + 'static,
     ) -> Column {
-        Column::new(heading, Content::Ratio(Box::new(value), None))
+        Column::new(heading, Content::Ratio(Box::new(value)))
     }
 
     /// A column of ratios without intervals.
@@ -114,16 +114,7 @@ impl Column {
         heading: impl Into<String>,
         value: impl Fn(&Entry<'_>) -> Option<Interval> + 'static,
     ) -> Column {
-        Column::right(heading, move |entry| estimate(value(entry), None))
-    }
-
-    /// Sets the number of decimals of ratios; by default they have about three digits, because they
-    /// range from hundredths to hundreds.
-    pub(crate) fn decimals(mut self, count: usize) -> Column {
-        if let Content::Ratio(_, decimals) = &mut self.content {
-            *decimals = Some(count);
-        }
-        self
+        Column::right(heading, move |entry| estimate(value(entry)))
     }
 
     /// Leaves the column out of blocks in which it has only dashes and zeros.
@@ -175,10 +166,8 @@ impl Column {
     fn text(&self, entry: &Entry<'_>, with_intervals: bool) -> String {
         match &self.content {
             Content::Text(cell) => cell(entry),
-            Content::Ratio(value, decimals) if with_intervals => {
-                ratio_with(value(entry), *decimals)
-            }
-            Content::Ratio(value, decimals) => estimate(value(entry), *decimals),
+            Content::Ratio(value) if with_intervals => ratio(value(entry)),
+            Content::Ratio(value) => estimate(value(entry)),
         }
     }
 }
@@ -375,30 +364,27 @@ pub(crate) fn figure(value: Option<f64>, decimals: usize) -> String {
 
 /// A ratio with its interval, or a dash for none.
 pub(crate) fn ratio(ratio: Option<Interval>) -> String {
-    ratio_with(ratio, None)
-}
-
-fn ratio_with(ratio: Option<Interval>, decimals: Option<usize>) -> String {
     match ratio {
-        None | Some(Interval::ONE) => estimate(ratio, decimals),
+        None | Some(Interval::ONE) => estimate(ratio),
         Some(Interval { estimate, low, high }) => {
-            let [estimate, low, high] = [estimate, low, high].map(|value| digits(value, decimals));
+            let [estimate, low, high] = [estimate, low, high].map(digits);
             format!("{estimate} [{low}, {high}]")
         }
     }
 }
 
-fn estimate(ratio: Option<Interval>, decimals: Option<usize>) -> String {
+fn estimate(ratio: Option<Interval>) -> String {
     match ratio {
         None => NOTHING.to_owned(),
         Some(Interval::ONE) => "1".to_owned(),
-        Some(ratio) => digits(ratio.estimate, decimals),
+        Some(ratio) => digits(ratio.estimate),
     }
 }
 
-fn digits(value: f64, decimals: Option<usize>) -> String {
+/// Returns a ratio with about three digits: they range from hundredths to hundreds.
+fn digits(value: f64) -> String {
     let few = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.*}", decimals.unwrap_or(few))
+    format!("{value:.few$}")
 }
 
 /// Transactions per connection: "1", "128", or a word for 0.

@@ -35,8 +35,27 @@ fn a_port_in_use_is_named() {
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn many_hosts_need_a_build_with_mpi() {
-    assert_refused(&["hosts", "--check"], &["built without MPI", "--features mpi"]);
-    assert_refused(&["hosts", "--mpi-address", "nowhere"], &["--mpi-address"]);
+    assert_refused(&["agent", "--check"], &["built without MPI", "--features mpi"]);
+    assert_refused(&["agent", "--check", "--mpi-address", "nowhere"], &["--mpi-address"]);
+    assert_refused(&["agent"], &["--check"]);
+}
+
+#[test]
+fn former_ways_work_and_say_what_to_write() {
+    let port = "127.0.0.1:1";
+    for (former, instead) in [
+        (&["compare", "--message-bytes", "64", "--cores", "100000"][..], "write --request-bytes"),
+        (&["compare", "--network", "delay=1ms", "--relay-cpu", "x"], "invalid value 'x'"),
+        (&["compare", "--client", "mtcp", "--servers", "epoll"], "write SERVER/CLIENT"),
+        (&["http", "--client", "kernel", "--servers", "none"], "write SERVER/CLIENT"),
+        (&["load", "--connect", port, "--message-bytes", "9"], "write --request-bytes"),
+        (&["load", "--server", "epoll", "--beside", "wrk {address}"], "`iobench http --wrk`"),
+        (&["apps", "nginx", "--wrk"], "`iobench http --wrk`"),
+    ] {
+        assert_refused(former, &[instead]);
+    }
+    #[cfg(not(feature = "mpi"))]
+    assert_refused(&["hosts"], &["write `agent --check`", "built without MPI"]);
 }
 
 #[test]
@@ -58,7 +77,7 @@ fn every_command_that_measures_can_be_strict_and_no_other() {
     {
         assert!(help(command).contains("\n      --strict"), "{command}: {}", help(command));
     }
-    for command in ["diff", "report", "serve", "doctor", "hosts", "log"] {
+    for command in ["diff", "report", "serve", "doctor", "agent", "log"] {
         assert!(!help(command).contains("\n      --strict"), "{command}");
     }
     assert!(stdout(&run(&["--help"])).contains("With\n--strict also 3"));
@@ -100,7 +119,7 @@ const ROWS: &[Refusal<'_>] = &[
         1,
         ["1000000 connections", "exceed the limit of", "ask for fewer --connections"],
     ),
-    refusal("compare --message-bytes 0", 2, ["'0'", "use 1 to 1048576 bytes", "--help"]),
+    refusal("compare --request-bytes 0", 2, ["'0'", "use 1 to 1048576 bytes", "--help"]),
     refusal("compare --connections 0", 2, ["'0'", "use 1 to 1000000 connections", "--help"]),
     refusal("compare --duration 1ms", 2, ["'1ms'", "use a time from 100ms to 1h", "--help"]),
     refusal(

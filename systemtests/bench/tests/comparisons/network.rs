@@ -1,6 +1,6 @@
-//! Tests of `iobench compare --network` with the built program. On any machine packets have to go
-//! through the path, round trips have to take their time, byte counts have to be right, and no
-//! privilege beyond a user namespace's may be needed.
+//! Tests of `iobench compare --path` with conditions, with the built program. On any machine packets
+//! have to go through the path, round trips have to take their time, byte counts have to be right,
+//! and no privilege beyond a user namespace's may be needed.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -41,7 +41,7 @@ fn assert_books(row: &Value, message_bytes: u64) {
 
 #[test]
 fn a_comparison_runs_over_the_path_and_its_books_balance() {
-    let network = ["--network", "delay=2ms,loss=0.05,rate=100Mbit", "--transactions", "1,0"];
+    let network = ["--path", "delay=2ms,loss=0.05,rate=100Mbit", "--transactions", "1,0"];
     let (status, document, printed) = run_with_json(&[&["compare"], &SHORT[..], &network].concat());
     assert_eq!(status, Some(0), "{printed}");
     let path = &document["network"];
@@ -78,7 +78,7 @@ fn without_system_administration(command: &mut Command) {
 
 #[test]
 fn a_user_namespace_does_in_place_of_root() {
-    let network = ["--network", "delay=1ms", "--transactions", "0"];
+    let network = ["--path", "delay=1ms", "--transactions", "0"];
     let mut command = iobench(&[&["compare"], &SHORT[..], &network].concat());
     without_system_administration(&mut command);
     let output = command.output().unwrap();
@@ -95,11 +95,11 @@ fn conditions_that_make_no_sense_are_refused() {
         ("delay=1ms,jitter=2ms", "exceeds the delay"),
         ("delay=500ms", "too short for round trips"),
     ] {
-        let output = run(&[&["compare"], &SHORT[..], &["--network", conditions]].concat());
+        let output = run(&[&["compare"], &SHORT[..], &["--path", conditions]].concat());
         assert_eq!(output.status.code(), testkit::refusal_status(&output), "{conditions}");
         assert!(stderr(&output).contains(part), "{conditions}: {}", stderr(&output));
     }
     let output = run(&["compare", "--relay-cpu", "0"]);
     assert_eq!(output.status.code(), testkit::refusal_status(&output));
-    assert!(stderr(&output).contains("--network"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--path delay="), "{}", stderr(&output));
 }

@@ -75,18 +75,6 @@ fn large_answers_of_the_yahoo_mix_are_right_on_all_cpus() {
 }
 
 #[test]
-fn wrk_loads_the_same_servers() {
-    assert_installed(NGINX);
-    let words = ["apps", "nginx", "--module", "none", "--workers", "1", "--requests", "6", "--wrk"];
-    let few = ["--rounds", "1", "--duration", "200ms", "--connections", "16"];
-    let (status, document, printed) = run_undisturbed(&[&words[..], &few].concat());
-    assert_eq!(status, Some(0), "{printed}");
-    assert_served(&document, &["epoll", "epoll-reuseport"], 2);
-    assert_eq!(document["results"][2]["workload"], "specweb by wrk");
-    assert!(printed.contains("wrk itself told latencies"), "{printed}");
-}
-
-#[test]
 fn memcached_runs_against_itself() {
     assert_installed(MEMCACHED);
     let words = ["apps", "memcached", "--stock", MEMCACHED, "--adapted", MEMCACHED];

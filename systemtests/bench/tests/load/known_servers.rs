@@ -181,8 +181,8 @@ fn the_reply_to_another_request_is_wrong() {
 #[test]
 fn right_replies_of_all_sizes_are_not_called_wrong() {
     for sizes in [
-        &["--message-bytes=1"][..],
-        &["--message-bytes=300000"],
+        &["--request-bytes=1"][..],
+        &["--request-bytes=300000"],
         &["--request-bytes=64", "--response-bytes=10240"],
         &["--request-bytes=41", "--response-bytes=1"],
         &["--request-bytes=100000", "--response-bytes=200"],

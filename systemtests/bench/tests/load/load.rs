@@ -7,10 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use systemtests_bench::{
-    Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
-};
-use testkit::process::program;
+use systemtests_bench::{Serving, run, run_with_json, stderr};
 
 fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     let arguments = ["load", "--connect", address, "--connections", "8"];
@@ -46,7 +43,7 @@ fn assert_loads(server: &str) {
     let serving = Serving::start(server);
     for message_bytes in ["1", "7", "64", "65536", "1048576"] {
         for transactions in ["1", "3", "0"] {
-            let size = ["--message-bytes", message_bytes, "--transactions", transactions];
+            let size = ["--request-bytes", message_bytes, "--transactions", transactions];
             let (status, result, printed) = load_undisturbed(&serving.address, &size);
             assert_eq!(status, Some(0), "{server}, {size:?}: {printed}");
             assert!(printed.contains(", 0 errors, "), "{printed}");
@@ -276,14 +273,18 @@ fn no_content(mut stream: TcpStream) {
 #[test]
 fn a_server_of_http_is_to_be_loaded_by_its_url() {
     let open = ["--rate=200", "--growth=0s", "--steady=0s", "--timeout=60s"];
-    for sizes in [&["--request-bytes=90", "--response-bytes=27"][..], &["--message-bytes=27"]] {
+    for sizes in [&["--request-bytes=90", "--response-bytes=27"][..], &["--request-bytes=27"]] {
         for more in [sizes.to_vec(), [sizes, &open].concat()] {
-            assert_invalid(no_content, &more, "one of HTTP, whose servers `iobench load URL` loads");
+            assert_invalid(
+                no_content,
+                &more,
+                "one of HTTP, whose servers `iobench load URL` loads",
+            );
         }
     }
     // The answer has another size, so the open loop does not begin.
     let address = hostile(no_content);
-    let output = run(&["load", "--connect", &address, "--rate=200", "--message-bytes=20"]);
+    let output = run(&["load", "--connect", &address, "--rate=200", "--request-bytes=20"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("`iobench load URL`"), "{}", stderr(&output));
 }
@@ -301,13 +302,11 @@ fn answers_of_a_wrong_size_are_noticed() {
 }
 
 #[test]
-fn sizes_come_in_pairs_or_alone() {
+fn options_that_contradict_each_other_are_refused() {
     for wrong in [
-        &["--request-bytes", "64"][..],
-        &["--response-bytes", "64"],
-        &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
+        &["--message-bytes", "64", "--request-bytes", "64"][..],
+        &["--message-bytes", "64", "--response-bytes", "64"],
         &["--server", "epoll"],
-        &["--beside", "wrk {address}"],
         &["--rounds", "3"],
     ] {
         let output = run(&[&["load", "--connect", "127.0.0.1:9"], wrong].concat());
@@ -328,92 +327,6 @@ fn load_brings_a_server_of_its_own() {
     let row = &document["results"][0];
     assert!(row["totals"]["client_bytes_received"].as_u64() > Some(0), "{row}");
     assert_eq!((&row["subject"], &row["workload"]), (&"epoll".into(), &"echo".into()));
-}
-
-fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
-    let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "400ms"];
-    let beside = ["--beside", command, "--rounds", "3"];
-    run_with_json(&[&arguments[..], &beside, more].concat())
-}
-
-/// Repeats the run if a client did not get its CPU in a pair of runs, which happens on a busy
-/// machine: a ratio needs at least three rounds.
-fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
-    for _ in 0..20 {
-        let (status, document, printed) = beside(command, &[]);
-        let ours = &document["results"][1];
-        if RATIOS.iter().all(|ratio| !ours[ratio].is_null()) {
-            return (status, document, printed);
-        }
-    }
-    beside(command, &[])
-}
-
-const RATIOS: [&str; 2] = ["throughput_ratio", "client_cpu_ratio"];
-
-#[test]
-fn another_client_runs_beside_ours() {
-    let command = program("iobench").display().to_string()
-        + " load --connect {address} --connections 8 --duration {seconds}s";
-    let (status, document, printed) = beside_undisturbed(&command);
-    assert_eq!(status, Some(0), "{printed}");
-    let rows = document["results"].as_array().unwrap();
-    assert_eq!(rows.len(), 2, "{printed}");
-    for (row, client) in rows.iter().zip(["iobench", "iobench load"]) {
-        assert_eq!(row["subject"], client);
-        assert!(row["throughput"].as_f64() > Some(0.0), "{row}");
-        assert!(row["client_cpu_us"].as_f64() > Some(0.0), "{row}");
-        assert_eq!(row["client_cpus"].as_array().unwrap().len(), 1);
-        assert_eq!(row["rounds"].as_array().unwrap().len(), 3, "{row}");
-    }
-    for ratio in RATIOS {
-        let [low, median, high] =
-            ["low", "estimate", "high"].map(|field| rows[1][ratio][field].as_f64().unwrap());
-        assert!(0.0 < low && low <= median && median <= high, "{document}");
-        assert_eq!(rows[0][ratio]["estimate"], 1.0);
-    }
-    assert_eq!(document["baseline"], "iobench");
-    assert!(document["experiment"]["file"].as_str().unwrap().contains(&command), "{document}");
-    assert!(printed.contains("iobench load against iobench"), "{printed}");
-}
-
-#[test]
-fn a_client_that_fails_beside_ours_is_noticed() {
-    for (more, expected) in [(&[][..], 0), (&["--strict"], 3)] {
-        let (status, document, printed) = beside("false {address}", more);
-        assert_eq!(status, Some(expected), "{printed}");
-        assert_eq!(printed.contains("not all results are valid"), expected == 0, "{printed}");
-        for row in document["results"].as_array().unwrap() {
-            assert_eq!(row["valid"], false, "{printed}");
-            let notes = row["notes"].to_string();
-            assert!(
-                notes.contains("false failed") && notes.contains("ended before its time"),
-                "{notes}"
-            );
-        }
-    }
-    let output = run(&["load", "--server", "epoll", "--beside", "no-such-client {address}"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("install the program"), "{}", stderr(&output));
-    let output = run(&["load", "--server", "epoll", "--beside", "wrk"]);
-    assert!(stderr(&output).contains("{address}"), "{}", stderr(&output));
-}
-
-#[test]
-fn an_interrupted_contest_leaves_no_process() {
-    let arguments = ["load", "--server", "epoll", "--duration", "30s"];
-    // `tail` waits for ever and is not a client; only the end of the comparison ends it.
-    let beside = ["--beside", "tail -f /dev/null --pid=1 {address}"];
-    let mut child = iobench(&[&arguments[..], &beside].concat())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    // The server, and the other client, which runs first.
-    let others = wait_for_children(child.id(), 2);
-    signal(child.id(), libc::SIGINT);
-    assert_eq!(wait(&mut child), Some(130));
-    assert!(!others.iter().any(|other| is_alive(*other)), "{others:?} live on");
 }
 
 #[test]

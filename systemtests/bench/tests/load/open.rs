@@ -61,7 +61,7 @@ fn assert_balanced(accounts: &Value) {
 
 /// Options with a time-out that no answer exceeds on a busy machine; the time-out is not tested.
 const SHORT: [&str; 5] =
-    ["--growth=100ms", "--steady=100ms", "--duration=1s", "--message-bytes=1", "--timeout=60s"];
+    ["--growth=100ms", "--steady=100ms", "--duration=1s", "--request-bytes=1", "--timeout=60s"];
 
 #[test]
 fn every_request_is_accounted_for_and_logged() {
@@ -137,7 +137,7 @@ fn load_with_a_pause() -> Paused {
     let log = scratch_file();
     let json = scratch_file();
     let mut load = iobench(&["load", "--connect", &server.address, "--rate", "1000"])
-        .args(["--connections", "20", "--arrivals", "uniform", "--message-bytes", "1"])
+        .args(["--connections", "20", "--arrivals", "uniform", "--request-bytes", "1"])
         .args(["--growth", "0s", "--steady", "200ms", "--duration", "2s"])
         .args(["--timeout", "60s"])
         .args(["--log", log.to_str().unwrap(), "--json", json.to_str().unwrap()])
@@ -253,7 +253,7 @@ fn a_server_that_vanishes_is_accounted_for() {
     let json = scratch_file();
     let mut load = iobench(&["load", "--connect", &server.address, "--rate", "500"])
         .args(["--connections", "10", "--growth=100ms", "--steady=100ms", "--duration=10s"])
-        .args(["--message-bytes=1", "--timeout=60s", "--strict"])
+        .args(["--request-bytes=1", "--timeout=60s", "--strict"])
         .args(["--log", log.to_str().unwrap(), "--json", json.to_str().unwrap()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

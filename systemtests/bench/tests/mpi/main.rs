@@ -41,7 +41,7 @@ fn six_hosts_work_together() {
     let hosts = Hosts::start(HOSTS);
     // Rank 0 has another address, which is first in its list and which no other host reaches.
     hosts.ip(0, &["address", "add", "10.99.0.1/32", "dev", "lo"]);
-    let output = hosts.mpirun(&["hosts", "--check"]);
+    let output = hosts.mpirun(&["agent", "--check"]);
     let (table, notes) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{table}{notes}");
     let server: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
@@ -120,7 +120,7 @@ const FIVE_CLIENTS: &str = r#"
 fn an_address_that_nobody_reaches_is_reported() {
     let hosts = Hosts::start(3);
     hosts.ip(0, &["address", "add", "10.99.0.1/32", "dev", "lo"]);
-    let output = hosts.mpirun(&["hosts", "--mpi-address", "10.99.0.1"]);
+    let output = hosts.mpirun(&["agent", "--check", "--mpi-address", "10.99.0.1"]);
     let (table, notes) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{table}{notes}");
     assert_eq!(table.matches("not at all").count(), 2, "{table}");
@@ -132,7 +132,7 @@ fn an_address_that_nobody_reaches_is_reported() {
 fn an_error_of_one_process_ends_all_of_them() {
     let hosts = Hosts::start(3);
     // An address of node1, which rank 0 cannot listen on while the others wait for it.
-    let output = hosts.mpirun(&["hosts", "--mpi-address", "10.77.0.2"]);
+    let output = hosts.mpirun(&["agent", "--check", "--mpi-address", "10.77.0.2"]);
     let notes = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{}{notes}", stdout(&output));
     assert!(notes.contains("cannot listen on 10.77.0.2"), "{notes}");
@@ -154,7 +154,7 @@ fn hosts_leave_nothing_behind() {
 
 #[test]
 fn without_mpirun_there_is_one_process_and_advice() {
-    let output = run(&["hosts", "--check"]);
+    let output = run(&["agent", "--check"]);
     let notes = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{notes}");
     assert!(notes.contains("only one process") && notes.contains("mpirun -N 1"), "{notes}");
