@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+use crate::cli::values::parse_ip;
+
 const AGENT_EXAMPLES: &str = "\
 Example, with one process on each of six hosts:
   mpirun -N 1 --bind-to none --host node0,node1,node2,node3,node4,node5 iobench agent --check
@@ -23,6 +25,6 @@ pub(crate) struct AgentArgs {
     pub(crate) check: bool,
 
     /// Address at which the other ranks reach rank 0 [default: the first that all of them reach]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_ip)]
     pub(crate) mpi_address: Option<IpAddr>,
 }

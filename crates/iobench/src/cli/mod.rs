@@ -33,8 +33,8 @@ use crate::cli::run::RunArgs;
 use crate::cli::saved::{COMPLETIONS_EXAMPLES, DiffArgs, ReportArgs};
 use crate::cli::url::{LoadUrlArgs, of_url};
 use crate::cli::values::{
-    PathChoice, TransactionList, parse_bind, parse_connections, parse_cpus, parse_idle,
-    parse_message_bytes, parse_path, parse_transactions,
+    PathChoice, TransactionList, parse_bind, parse_connect, parse_connections, parse_cpus,
+    parse_idle, parse_message_bytes, parse_path, parse_transactions,
 };
 use crate::client::ClientKind;
 use crate::exchange::{Exchange, Work};
@@ -377,9 +377,9 @@ fn serve_help() -> String {
 #[command(mut_args(of_url))]
 #[command(mut_arg("connections_by", |arg| arg.requires("rate")))]
 pub(crate) struct LoadArgs {
-    /// Address and port of a running server that answers as `iobench serve` does; a server of HTTP
-    /// is loaded by its URL
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address or name, and port, of a running server that answers as `iobench serve` does; a server
+    /// of HTTP is loaded by its URL
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_connect)]
     pub(crate) connect: Option<SocketAddr>,
 
     /// Server of iobench to start, on a CPU of its own, and to load

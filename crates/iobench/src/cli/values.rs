@@ -1,6 +1,6 @@
 //! Parses and bounds the values of options.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -126,6 +126,17 @@ pub(crate) fn parse_threshold(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses the address of a running server, whose host may have a name.
+pub(crate) fn parse_connect(text: &str) -> Result<SocketAddr, String> {
+    let remedy = "write ADDRESS:PORT or NAME:PORT, such as 127.0.0.1:7000 or localhost:7000";
+    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {remedy}"))?;
+    found.next().ok_or_else(|| format!("the name has no address; {remedy}"))
+}
+
+pub(crate) fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| "write an address without a port, such as 192.0.2.1".to_owned())
+}
+
 pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -194,6 +205,16 @@ mod tests {
         for wrong in ["", "%", "-1%", "NaN", "2000%", "five"] {
             assert!(parse_threshold(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn servers_have_addresses_or_names() {
+        assert_eq!(parse_connect("127.0.0.1:7000").unwrap().to_string(), "127.0.0.1:7000");
+        assert!(parse_connect("localhost:7000").unwrap().ip().is_loopback());
+        for wrong in ["", "7000", "127.0.0.1", "localhost", "127.0.0.1:x"] {
+            assert!(parse_connect(wrong).unwrap_err().contains("write ADDRESS:PORT"), "{wrong}");
+        }
+        assert!(parse_ip("10.0.0.1").is_ok() && parse_ip("10.0.0.1:7").is_err());
     }
 
     #[test]

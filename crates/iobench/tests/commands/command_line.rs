@@ -45,7 +45,7 @@ fn former_ways_work_and_say_what_to_write() {
     let port = "127.0.0.1:1";
     for (former, instead) in [
         (&["compare", "--message-bytes", "64", "--cores", "100000"][..], "write --request-bytes"),
-        (&["compare", "--network", "delay=1ms", "--relay-cpu", "x"], "invalid value 'x'"),
+        (&["compare", "--network", "delay=1ms", "--servers", "x"], "write --path CONDITIONS"),
         (&["compare", "--client", "mtcp", "--servers", "epoll"], "write SERVER/CLIENT"),
         (&["http", "--client", "kernel", "--servers", "none"], "write SERVER/CLIENT"),
         (&["load", "--connect", port, "--message-bytes", "9"], "write --request-bytes"),
@@ -153,6 +153,7 @@ const ROWS: &[Refusal<'_>] = &[
         ["192.0.2.1:7000", "cannot listen on", "choose another address with --bind"],
     ),
     refusal("load", 2, ["--connect", "required arguments were not provided", "--help"]),
+    refusal("load --connect 127.0.0.1", 2, ["'127.0.0.1'", "ADDRESS:PORT", "localhost:7000"]),
     refusal("load --connect 127.0.0.1:1", 1, ["127.0.0.1:1", "cannot connect to", "iobench serve"]),
     refusal(
         "load --server epoll --rate 1e12",
