@@ -41,7 +41,6 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let route = Route::new(target.address, plan.connections)?;
     let progress = RunProgress::new(target.address.to_string());
     let prepared = Prepared::connect(plan.clone(), &route, &signals, &progress)?;
-    let clock = prepared.clock().describe();
     let cpus = target.server_cpus.as_slice();
     let watched = target.server.as_ref().map(|server| Watched { server, cpus });
     let gauge: &dyn Gauge = watched.as_ref().map_or(&Blind, |watched| watched);
@@ -50,7 +49,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let (address, headline, told) = (target.address, headline(&plan), describe(&outcome));
     let report = Report {
         name: super::NAME,
-        text: format!("timestamps: {clock}\n{address}: {headline}\n{told}"),
+        text: format!("{address}: {headline}\n{told}"),
         title: format!("{}: {headline}", target.name),
         settings: settings(arguments),
         rows: vec![row(&target, &plan, &outcome)?],

@@ -16,10 +16,10 @@ use crate::open::connect::Route;
 use crate::open::dialogue::Dialogue;
 use crate::open::record::{Due, ReceiveRecord, SendRecord};
 use crate::open::sender::{Shared, wait_until};
+use crate::sys::clock::now_ns;
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::limits::Limits;
 use crate::sys::socket::{self, CongestionControl};
-use crate::sys::tsc::Clock;
 
 const EVENTS_PER_WAIT: usize = 256;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
@@ -92,7 +92,6 @@ impl ChurnConnections {
 /// Data that both threads read.
 #[derive(Clone, Copy)]
 pub(crate) struct World<'a> {
-    pub(crate) clock: Clock,
     pub(crate) churn: &'a Churn,
     pub(crate) shared: &'a Shared,
 }
@@ -113,10 +112,8 @@ impl OpenThread<'_> {
         let mut number = 0;
         while let Some(due_ns) = self.schedule.next() {
             let intended_ns = self.start_ns + due_ns;
-            let hurried = self.world.clock.now_ns() > intended_ns;
-            let Some(actual_ns) =
-                wait_until(&self.world.clock, self.world.shared, intended_ns, || {})
-            else {
+            let hurried = now_ns() > intended_ns;
+            let Some(actual_ns) = wait_until(self.world.shared, intended_ns, || {}) else {
                 break;
             };
             self.record.due(intended_ns, actual_ns, hurried);
@@ -241,7 +238,7 @@ impl<'a> ServeThread<'a> {
             if ending && self.ended as u64 == self.world.shared.sent.load(Ordering::Acquire) {
                 break;
             }
-            let given_up = self.world.clock.now_ns() >= self.give_up_ns;
+            let given_up = now_ns() >= self.give_up_ns;
             if given_up || self.world.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -329,7 +326,7 @@ impl<'a> ServeThread<'a> {
 
     /// Records an answer; true if it was the connection's last.
     fn answered(&mut self, fd: usize) -> bool {
-        let now_ns = self.world.clock.now_ns();
+        let now_ns = now_ns();
         let connection = &mut self.served[fd];
         let asked_ns = connection.asked_ns;
         if connection.answered == 0 {
@@ -349,7 +346,7 @@ impl<'a> ServeThread<'a> {
             End::Done => {}
             _ if connection.answered > 0 => self.record.cut_short(),
             End::Reset => self.record.give_up(due, true),
-            End::Wrong => self.record.wrong(due, self.world.clock.now_ns()),
+            End::Wrong => self.record.wrong(due, now_ns()),
         }
         // SAFETY: the descriptor was passed to this thread, which does not use it afterwards.
         unsafe { libc::close(fd as RawFd) };

@@ -43,7 +43,6 @@ use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
-use crate::sys::tsc::Clock;
 
 /// Highest rate of one generator in requests per second, if there are CPUs for more generators.
 const RATE_PER_GENERATOR: f64 = 50_000.0;
@@ -134,7 +133,6 @@ pub(crate) fn place(cpus: &[usize], rate: f64, asked: Option<usize>) -> Result<V
 /// A run whose connections are open.
 pub(crate) struct Prepared {
     plan: OpenPlan,
-    clock: Clock,
     target: SocketAddr,
     load: Load,
 }
@@ -164,12 +162,7 @@ impl Prepared {
             Some(transactions) => begin_churn(&plan, route, transactions)?,
             None => stand(&plan, route, signals, progress)?,
         };
-        Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, load })
-    }
-
-    /// Returns the generators' clock, on the scale of CLOCK_MONOTONIC.
-    pub(crate) fn clock(&self) -> Clock {
-        self.clock
+        Ok(Prepared { plan, target: route.target, load })
     }
 
     /// Runs all periods from `start_ns` and closes the connections.
@@ -193,7 +186,7 @@ impl Prepared {
 
     fn header(&self) -> Header {
         Header {
-            clock: self.clock.describe(),
+            clock: "CLOCK_MONOTONIC".to_owned(),
             target: self.target.to_string(),
             connections: self.plan.connections,
             rate: self.plan.course.rate,

@@ -11,8 +11,8 @@ use crate::open::record::{Due, ReceiveRecord};
 use crate::open::reopen::Reopening;
 use crate::open::sender::Shared;
 use crate::open::timestamps;
+use crate::sys::clock::now_ns;
 use crate::sys::epoll::{Epoll, event_buffer};
-use crate::sys::tsc::Clock;
 
 const EVENTS_PER_WAIT: usize = 64;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
@@ -26,7 +26,6 @@ const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP;
 
 /// The receive thread of one generator.
 pub(crate) struct ReceiveThread<'a> {
-    pub(crate) clock: Clock,
     pub(crate) connections: Vec<RawFd>,
     pub(crate) dialogue: Dialogue,
     pub(crate) reopening: Reopening,
@@ -74,7 +73,7 @@ impl ReceiveThread<'_> {
             if ending && self.taken == self.shared.sent.load(Ordering::Acquire) {
                 break;
             }
-            let given_up = self.clock.now_ns() >= self.give_up_ns;
+            let given_up = now_ns() >= self.give_up_ns;
             if given_up || self.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -100,7 +99,7 @@ impl ReceiveThread<'_> {
     fn advance(&mut self, connection: usize, events: u32, buffer: &mut [u8]) {
         if self.shared.in_flight.has_ended(connection) {
             let fd = self.connections[connection];
-            if !self.reopening.advance(connection, fd, events, self.clock.now_ns()) {
+            if !self.reopening.advance(connection, fd, events, now_ns()) {
                 return;
             }
             self.shared.in_flight.reopen(connection);
@@ -136,8 +135,8 @@ impl ReceiveThread<'_> {
     fn receive(&mut self, connection: usize, buffer: &mut [u8]) -> (Result<usize, i32>, Arrival) {
         let fd = self.connections[connection];
         let (result, stamp_ns) = timestamps::receive_stamped(fd, buffer);
-        let now_ns = self.clock.now_ns();
-        let stamp_ns = stamp_ns.and_then(|stamp_ns| timestamps::on_clock(stamp_ns, &self.clock));
+        let now_ns = now_ns();
+        let stamp_ns = stamp_ns.and_then(timestamps::on_clock);
         (result, Arrival { now_ns, stamp_ns })
     }
 
@@ -214,13 +213,13 @@ impl ReceiveThread<'_> {
         self.shared.in_flight.end(connection);
         self.partial[connection] = 0;
         self.forget(connection, true);
-        let (fd, now_ns) = (self.connections[connection], self.clock.now_ns());
+        let (fd, now_ns) = (self.connections[connection], now_ns());
         self.reopening.end(connection, fd, self.shared, now_ns);
     }
 
     /// Reopens connections whose delay has passed.
     fn reopen(&mut self) {
-        let now_ns = self.clock.now_ns();
+        let now_ns = now_ns();
         for attempts in 0.. {
             let Some(connection) = self.reopening.due(attempts, self.shared, now_ns) else { break };
             // Requests that the sender had queued before it saw the end were never sent.
@@ -276,14 +275,12 @@ mod tests {
         let (mut server, address) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         timestamps::prepare(stream.as_raw_fd());
-        let clock = Clock::calibrate();
         let exchange = Exchange { request_bytes: 2, response_bytes: 1 };
         let course = Course { rate: 1.0, growth_ns: 0, steady_ns: 0, measure_ns: 60_000_000_000 };
         let shared = Shared::new(InFlight::new(1, 16));
         let numbering = Numbering::ALONE;
         let record = || ReceiveRecord::new(course, 0, u64::MAX, LogTap::new(None, numbering));
         let mut thread = ReceiveThread {
-            clock,
             connections: vec![stream.as_raw_fd()],
             dialogue: Dialogue::new(exchange, true, 0, numbering),
             reopening: Reopening::new(RawAddress::new(address), 1),
@@ -298,7 +295,7 @@ mod tests {
         // The kernel may start to take receive timestamps a moment after they are requested.
         let stamped = (0..1_000).any(|_| {
             thread.record = record();
-            let intended_ns = clock.now_ns() - AGE_NS;
+            let intended_ns = now_ns() - AGE_NS;
             for _ in 0..WAITING {
                 let actual_ns = intended_ns + LAG_NS;
                 shared.in_flight.add(0, Sent { intended_ns, actual_ns }).unwrap();

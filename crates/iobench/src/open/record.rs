@@ -111,7 +111,7 @@ impl LogTap {
     }
 }
 
-/// A scheduled request, or a scheduled connection of a churn. Times are on the clock's scale; the
+/// A scheduled request, or a scheduled connection of a churn. Times are of CLOCK_MONOTONIC; the
 /// number of the connection is the generator's own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
@@ -174,7 +174,7 @@ impl SendRecord {
         }
     }
 
-    /// Records that a scheduled request was sent at `actual_ns`. Times are on the clock's scale.
+    /// Records that a scheduled request was sent at `actual_ns`. Times are of CLOCK_MONOTONIC.
     pub(crate) fn due(&mut self, intended_ns: u64, actual_ns: u64, hurried: bool) {
         let at_ns = intended_ns.saturating_sub(self.start_ns);
         let lag_ns = actual_ns.saturating_sub(intended_ns);

@@ -14,8 +14,8 @@ use crate::open::inflight::{InFlight, Sent};
 use crate::open::record::SendRecord;
 use crate::open::timestamps::{self, Sampler};
 use crate::random::SplitMix64;
+use crate::sys::clock::now_ns;
 use crate::sys::socket;
-use crate::sys::tsc::Clock;
 
 /// State that the two threads of a generator share.
 pub(crate) struct Shared {
@@ -65,17 +65,12 @@ impl Shared {
 
 /// Waits half-busily: yields the CPU to the receiver whenever it is ready, and calls `meanwhile`
 /// repeatedly. Returns the time at the end, or `None` if the run has to end.
-pub(crate) fn wait_until(
-    clock: &Clock,
-    shared: &Shared,
-    due_ns: u64,
-    mut meanwhile: impl FnMut(),
-) -> Option<u64> {
+pub(crate) fn wait_until(shared: &Shared, due_ns: u64, mut meanwhile: impl FnMut()) -> Option<u64> {
     loop {
         if shared.stop.load(Ordering::Relaxed) || shared.last.load(Ordering::Relaxed) {
             return None;
         }
-        let now_ns = clock.now_ns();
+        let now_ns = now_ns();
         if now_ns >= due_ns {
             return Some(now_ns);
         }
@@ -86,7 +81,6 @@ pub(crate) fn wait_until(
 
 /// The send thread of one generator.
 pub(crate) struct SendThread<'a> {
-    pub(crate) clock: Clock,
     pub(crate) start_ns: u64,
     pub(crate) schedule: Schedule,
     pub(crate) connections: Vec<RawFd>,
@@ -109,13 +103,13 @@ impl SendThread<'_> {
         let mut sent = 0;
         while let Some(due_ns) = self.schedule.next() {
             let intended_ns = self.start_ns + due_ns;
-            let hurried = self.clock.now_ns() > intended_ns;
-            let (clock, shared) = (self.clock, self.shared);
+            let hurried = now_ns() > intended_ns;
+            let shared = self.shared;
             let meanwhile = || {
                 self.unclog();
                 self.end_turn();
             };
-            let waited = wait_until(&clock, shared, intended_ns, meanwhile);
+            let waited = wait_until(shared, intended_ns, meanwhile);
             let Some(actual_ns) = waited else { break };
             let connection = self.random.below(self.connections.len());
             self.record.due(intended_ns, actual_ns, hurried);
@@ -150,12 +144,12 @@ impl SendThread<'_> {
         let sampled = self.sampler.picks();
         let result = if sampled {
             // A late timestamp of an earlier message must not count for this one.
-            while timestamps::take(fd, &self.clock).is_some() {}
+            while timestamps::take(fd).is_some() {}
             timestamps::send_stamped(fd, request)
         } else {
             socket::send(fd, request)
         };
-        if sampled && let Some(stamp_ns) = timestamps::take(fd, &self.clock) {
+        if sampled && let Some(stamp_ns) = timestamps::take(fd) {
             self.record.transmit.saturating_record(stamp_ns.saturating_sub(actual_ns).max(1));
         }
         let taken = match result {
@@ -216,10 +210,10 @@ impl SendThread<'_> {
 
     /// Sends unsent bytes as long as the receiver still waits for answers.
     fn drain(&mut self) {
-        let deadline_ns = self.clock.now_ns() + DRAIN_NS;
+        let deadline_ns = now_ns() + DRAIN_NS;
         while !self.clogged.is_empty()
             && !self.shared.stop.load(Ordering::Relaxed)
-            && self.clock.now_ns() < deadline_ns
+            && now_ns() < deadline_ns
         {
             self.unclog();
             thread::sleep(Duration::from_millis(1));

@@ -181,7 +181,7 @@ fn receive(
     start_ns: u64,
     log: LogTap,
 ) -> Result<ReceiveRecord> {
-    let (plan, clock) = (&prepared.plan, prepared.clock);
+    let plan = &prepared.plan;
     let dialogue = dialogue(prepared, number);
     let record = ReceiveRecord::new(plan.course, start_ns, plan.timeout_ns, log);
     let give_up_ns = start_ns + plan.course.end_ns() + plan.timeout_ns;
@@ -189,7 +189,6 @@ fn receive(
         Load::Standing(sockets) => {
             let connections = raw(&sockets[number]);
             let thread = ReceiveThread {
-                clock,
                 epoll: ReceiveThread::watch(&connections)?,
                 partial: vec![0; connections.len()],
                 latest: vec![0; connections.len()],
@@ -204,7 +203,7 @@ fn receive(
             Ok(thread.run())
         }
         Load::Churn(churn, pool) => {
-            let world = World { clock, churn, shared };
+            let world = World { churn, shared };
             Ok(ServeThread::new(world, &pool[number], dialogue, give_up_ns, record).run())
         }
     }
@@ -225,7 +224,7 @@ fn send(
     start_ns: u64,
     log: LogTap,
 ) -> SendRecord {
-    let (plan, clock) = (&prepared.plan, prepared.clock);
+    let plan = &prepared.plan;
     let dialogue = dialogue(prepared, number);
     let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
     // Each generator draws from seeds of its own, well apart.
@@ -237,7 +236,6 @@ fn send(
             let connections = raw(&sockets[number]);
             connections.iter().for_each(|&fd| timestamps::prepare(fd));
             let thread = SendThread {
-                clock,
                 start_ns,
                 schedule,
                 unsent: vec![0; connections.len()],
@@ -253,7 +251,7 @@ fn send(
             thread.run()
         }
         Load::Churn(churn, pool) => {
-            let (world, pool) = (World { clock, churn, shared }, &pool[number]);
+            let (world, pool) = (World { churn, shared }, &pool[number]);
             OpenThread { world, start_ns, schedule, pool, dialogue, record }.run()
         }
     }

@@ -9,9 +9,9 @@ use std::os::fd::RawFd;
 
 use ::sys::clock::realtime_ns;
 
+use crate::sys::clock::now_ns;
 use crate::sys::errno;
 use crate::sys::socket;
-use crate::sys::tsc::Clock;
 
 // From linux/net_tstamp.h and linux/errqueue.h.
 const TX_SOFTWARE: u32 = 1 << 1;
@@ -28,7 +28,7 @@ const ALIGNMENT: usize = size_of::<usize>();
 /// Reading two clocks takes tens of nanoseconds. A comparison that takes no longer than this was
 /// not interrupted and is accepted at once.
 const SHORT_COMPARISON_NS: u64 = 200;
-/// Otherwise (an emulated counter, a sanitizer) the shortest of this many comparisons is used.
+/// Otherwise (an emulated clock, a sanitizer) the shortest of this many comparisons is used.
 const COMPARISONS: usize = 5;
 /// A comparison that takes longer is too inexact for microseconds.
 const LONGEST_COMPARISON_NS: u64 = 10_000;
@@ -80,12 +80,13 @@ pub(crate) fn send_stamped(fd: RawFd, bytes: &[u8]) -> Result<usize, i32> {
     usize::try_from(count).map_err(|_| errno())
 }
 
-/// Returns the oldest transmit timestamp in the connection's error queue, on the clock's scale;
+/// Returns the oldest transmit timestamp in the connection's error queue, on the scale of
+/// CLOCK_MONOTONIC;
 /// `None` if the packet was not transmitted yet, or the clocks could not be compared.
-pub(crate) fn take(fd: RawFd, clock: &Clock) -> Option<u64> {
+pub(crate) fn take(fd: RawFd) -> Option<u64> {
     let (count, stamp) = receive(fd, &mut [], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT);
     count.ok()?;
-    on_clock(stamp?, clock)
+    on_clock(stamp?)
 }
 
 /// recv(2) with the timestamp of the last packet from which it took bytes, in nanoseconds of
@@ -118,21 +119,21 @@ fn message(control: &mut Control) -> libc::msghdr {
     message
 }
 
-/// Converts a time of CLOCK_REALTIME to the clock's scale; `None` if the clocks could not be
+/// Converts a time of CLOCK_REALTIME to that of CLOCK_MONOTONIC; `None` if the clocks could not be
 /// compared. They are compared now, just after the packet, so that their drift is negligible.
-pub(crate) fn on_clock(realtime_ns: u64, clock: &Clock) -> Option<u64> {
-    let (clock_ns, now_realtime_ns) = compare(clock)?;
+pub(crate) fn on_clock(realtime_ns: u64) -> Option<u64> {
+    let (clock_ns, now_realtime_ns) = compare()?;
     Some(clock_ns.saturating_sub(now_realtime_ns.saturating_sub(realtime_ns)))
 }
 
-/// Returns the clock and CLOCK_REALTIME at one moment; `None` if the thread was interrupted
+/// Returns CLOCK_MONOTONIC and CLOCK_REALTIME at one moment; `None` if the thread was interrupted
 /// repeatedly.
-fn compare(clock: &Clock) -> Option<(u64, u64)> {
+fn compare() -> Option<(u64, u64)> {
     let mut shortest = (LONGEST_COMPARISON_NS, None);
     for _ in 0..COMPARISONS {
-        let before_ns = clock.now_ns();
+        let before_ns = now_ns();
         let realtime_ns = realtime_ns();
-        let took_ns = clock.now_ns().saturating_sub(before_ns);
+        let took_ns = now_ns().saturating_sub(before_ns);
         if took_ns < shortest.0 {
             shortest = (took_ns, Some((before_ns + took_ns / 2, realtime_ns)));
         }
@@ -170,25 +171,24 @@ mod tests {
 
     #[test]
     fn the_kernel_stamps_a_message_between_send_and_arrival() {
-        let clock = Clock::calibrate();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fd = stream.as_raw_fd();
         prepare(fd);
         assert_eq!(socket::send(fd, b"plain"), Ok(5));
-        assert_eq!(take(fd, &clock), None, "only marked messages are stamped");
+        assert_eq!(take(fd), None, "only marked messages are stamped");
         // The loopback device stamps at once; a try that is interrupted gives no stamp.
         let attempt = || {
-            let before_ns = clock.now_ns();
+            let before_ns = now_ns();
             assert_eq!(send_stamped(fd, b"marked"), Ok(6));
-            let stamp_ns = take(fd, &clock)?;
-            Some((before_ns, stamp_ns, clock.now_ns()))
+            let stamp_ns = take(fd)?;
+            Some((before_ns, stamp_ns, now_ns()))
         };
         let (before_ns, stamp_ns, after_ns) =
             (0..100).find_map(|_| attempt()).expect("a stamp in a hundred tries");
         // Two clocks are involved, each read in tens of nanoseconds.
         assert!(before_ns <= stamp_ns + 2_000 && stamp_ns <= after_ns + 2_000);
-        assert_eq!(take(fd, &clock), None, "one stamp per message");
+        assert_eq!(take(fd), None, "one stamp per message");
     }
 
     #[test]
@@ -196,7 +196,6 @@ mod tests {
         use std::io::Write;
         use std::time::Duration;
 
-        let clock = Clock::calibrate();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
@@ -206,13 +205,13 @@ mod tests {
         // The kernel may start to take receive timestamps a moment after the first socket requests
         // them.
         let mut attempt = || {
-            let before_ns = clock.now_ns();
+            let before_ns = now_ns();
             peer.write_all(b"reply").unwrap();
             let (count, stamp) = receive_stamped(stream.as_raw_fd(), &mut buffer);
             assert_eq!(count, Ok(5));
-            let stamp_ns = stamp.and_then(|stamp_ns| on_clock(stamp_ns, &clock));
+            let stamp_ns = stamp.and_then(on_clock);
             std::thread::sleep(Duration::from_millis(1));
-            Some((before_ns, stamp_ns?, clock.now_ns()))
+            Some((before_ns, stamp_ns?, now_ns()))
         };
         let (before_ns, stamp_ns, after_ns) =
             (0..1_000).find_map(|_| attempt()).expect("a stamp in a thousand tries");

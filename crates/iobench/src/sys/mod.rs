@@ -11,7 +11,6 @@ pub(crate) mod process_tree;
 pub(crate) mod procstat;
 pub(crate) mod signals;
 pub(crate) mod socket;
-pub(crate) mod tsc;
 pub(crate) mod turns;
 
 /// CPU time as the scheduler accounts it.
