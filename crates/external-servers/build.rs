@@ -1,5 +1,4 @@
-//! Compiles the part that is written in C, if its feature is enabled, and tells the program the
-//! versions of its libraries.
+//! Tells the program the versions of its libraries.
 
 use std::fs;
 
@@ -8,14 +7,8 @@ const LIBRARIES: [&str; 8] =
     ["axum", "hyper", "tokio", "cyper-axum", "compio", "monoio", "megapipe-rt", "mtcp"];
 const LOCK_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
 
-fn main() {
-    versions();
-    #[cfg(feature = "libuv")]
-    libuv();
-}
-
 /// Sets IOBENCH_EXTERNAL_VERSIONS to `axum 0.8.9, hyper 1.12.0` and so on, from the lock file.
-fn versions() {
+fn main() {
     println!("cargo:rerun-if-changed={LOCK_FILE}");
     let lock = fs::read_to_string(LOCK_FILE).unwrap_or_default();
     let value = |package: &str, key: &str| {
@@ -30,19 +23,4 @@ fn versions() {
     };
     let all: Vec<String> = LIBRARIES.iter().map(versions).collect();
     println!("cargo:rustc-env=IOBENCH_EXTERNAL_VERSIONS={}", all.join(", "));
-}
-
-#[cfg(feature = "libuv")]
-fn libuv() {
-    println!("cargo:rerun-if-changed=src/libuv.c");
-    let compiled = cc::Build::new()
-        .file("src/libuv.c")
-        .warnings_into_errors(true)
-        .try_compile("iobench_external_libuv");
-    if let Err(error) = compiled {
-        println!("cargo:error=cannot compile src/libuv.c: {error}");
-        println!("cargo:error=install libuv with its headers (Debian: apt-get install libuv1-dev)");
-        std::process::exit(1);
-    }
-    println!("cargo:rustc-link-lib=uv");
 }

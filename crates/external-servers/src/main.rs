@@ -1,5 +1,5 @@
 //! `iobench-external`: the echo server of `iobench` on other runtimes (tokio, compio, glommio,
-//! libuv, megapipe-rt), the HTTP servers of `iobench http`, and the ends of `iobench ipc` on other
+//! megapipe-rt), the HTTP servers of `iobench http`, and the ends of `iobench ipc` on other
 //! libraries (iceoryx2, ZeroMQ).
 //!
 //! `iobench compare --peer` compares these servers with its own without depending on their
@@ -7,7 +7,7 @@
 //!
 //! # Modules
 //!
-//! - `on_tokio`, `on_compio`, `on_glommio`, `on_libuv`, `on_megapipe_rt`: one runtime each.
+//! - `on_tokio`, `on_compio`, `on_glommio`, `on_megapipe_rt`: one runtime each.
 //! - `listener`, `service`: listening sockets, and the server's response to what it receives.
 //! - `workers`: the threads of a server, until a signal.
 //! - `http`: an axum application on each of several runtimes.
@@ -20,8 +20,6 @@ mod ipc;
 mod listener;
 mod on_compio;
 mod on_glommio;
-#[cfg(feature = "libuv")]
-mod on_libuv;
 mod on_megapipe_rt;
 mod on_tokio;
 mod service;
@@ -100,8 +98,6 @@ enum Runtime {
     Compio,
     /// glommio (io_uring)
     Glommio,
-    /// libuv, the C library (epoll); needs the feature `libuv` of this program's build
-    Libuv,
     /// megapipe-rt, this repository's own (io_uring, or epoll by MEGAPIPE_DRIVER=epoll)
     MegapipeRt,
 }
@@ -112,7 +108,6 @@ impl Runtime {
             Runtime::Tokio => "tokio",
             Runtime::Compio => "compio",
             Runtime::Glommio => "glommio",
-            Runtime::Libuv => "libuv",
             Runtime::MegapipeRt => "megapipe-rt",
         }
     }
@@ -136,13 +131,6 @@ impl Runtime {
             Runtime::Compio => on_compio::serve(listener, service, || ready.tell()),
             Runtime::Glommio => on_glommio::serve(listener, service, || ready.tell()),
             Runtime::MegapipeRt => on_megapipe_rt::serve(listener, cpus, service, ready),
-            #[cfg(feature = "libuv")]
-            Runtime::Libuv => on_libuv::serve(listener, service, || ready.tell()),
-            #[cfg(not(feature = "libuv"))]
-            Runtime::Libuv => Err(error::Error::Setup {
-                cause: "this iobench-external was built without libuv".to_owned(),
-                remedy: "install libuv1-dev and build with `--features iobench-external/libuv`",
-            }),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) const FIRST: &str = "build --workspace --exclude systemtests-* \
 
 /// The build of the second level.
 pub(crate) const ALL: &str = "build --workspace --all-targets --locked --features \
-                              iobench-external/libuv,iobench-external/iceoryx2,\
+                              iobench-external/iceoryx2,\
                               iobench-external/zeromq,iobench-external/http";
 
 /// Returns whether [`FIRST`] leaves out a package.

@@ -178,7 +178,6 @@ macro_rules! on_every_runtime {
 }
 
 on_every_runtime!(tokio, compio, glommio, megapipe_rt);
-on_every_runtime!(libuv);
 
 /// Returns the message of a refusal; the exit status is 2 if the parser of the command line
 /// refused.
