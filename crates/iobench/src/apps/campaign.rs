@@ -84,7 +84,7 @@ impl<'a> Campaign<'a> {
             .map(|(app_cell, outcomes)| Measured { app_cell, outcomes })
             .collect();
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
-        let machine = summary.describe(&environment);
+        let machine = environment.describe();
         let table = summary.render();
         let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
         let document = summary.document(environment, &self.network, elapsed_s);

@@ -61,12 +61,6 @@ impl<'a> Summary<'a> {
         self.rows.iter().all(|row| row.valid)
     }
 
-    /// Returns the environment and the congestion control that the connections used, as text.
-    pub(crate) fn describe(&self, environment: &Environment) -> String {
-        let names = || self.labels.iter().map(String::as_str);
-        report::describe(environment, self.measured.iter().flat_map(|m| names().zip(&m.outcomes)))
-    }
-
     /// Returns all tables and notes as text.
     pub(crate) fn render(&self) -> String {
         let table = table::table(&self.rows, &self.baseline);

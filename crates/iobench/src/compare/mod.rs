@@ -4,7 +4,6 @@
 //! own slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole
 //! run and over the machine's changing load.
 
-pub(crate) mod congestion;
 pub(crate) mod contenders;
 pub(crate) mod holder;
 pub(crate) mod idle;
@@ -104,7 +103,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let versus = further.map(|&baseline| versus(contenders, outcomes, baseline)).collect();
     let baseline = contenders.baseline_label();
     let network = network.map(PathReport::of).transpose()?;
-    let machine = report::describe(&environment, of_servers(&labels, outcomes));
+    let machine = environment.describe();
     let surroundings = describe_surroundings(machine, &path, network.as_ref());
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, baseline));
     let experiment = experiment(arguments.measure.quick, plan, measured.rounds);
@@ -176,7 +175,7 @@ fn create_path(
 }
 
 /// Gives external servers the congestion control of iobench's own servers and clients. If that is
-/// not permitted, the rows report what each used.
+/// not permitted, a remark says so.
 fn stop_pacing(path: &Path) -> Result<()> {
     let default = default_congestion_control();
     if !CongestionControl::pick().must_be_set {
@@ -296,14 +295,6 @@ fn doubts(outcomes: &[Vec<Rounds>], baseline: usize) -> Vec<Doubts> {
         (0..cell.len()).map(|server| Doubts::of(cell, server, baseline)).collect()
     };
     outcomes.iter().flat_map(of_cell).collect()
-}
-
-/// Returns the outcomes of every cell's servers.
-fn of_servers<'a>(
-    labels: &'a [&'a str],
-    outcomes: &'a [Vec<Rounds>],
-) -> impl Iterator<Item = (&'a str, &'a Rounds)> {
-    outcomes.iter().flat_map(|cell| labels.iter().copied().zip(cell))
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use crate::client::faults::FaultCounts;
 use crate::compare::plan::Cell;
-use crate::engine::congestion::{self, CongestionSeen};
-use crate::engine::environment::Environment;
 use crate::engine::outcome::{Accounts, Figures, SlotOutcome};
 use crate::engine::rounds::{self, Slot, least_pairs};
 use crate::engine::slices::{LEAST_CLEAN_SLICES, SliceCounts};
@@ -70,10 +68,6 @@ pub(crate) fn rows(
             false => undisturbed_pairs(rounds, &outcomes[baseline]),
         };
         row.notes.extend(doubts_of_pairs(outcomes, server, baseline));
-        // If a row used another congestion control than requested, or than the baseline, the
-        // measurement is still correct: the row stays valid and has a note.
-        let theirs = congestion(&outcomes[baseline]).filter(|_| server != baseline);
-        row.notes.extend(congestion(rounds).and_then(|seen| seen.note(theirs)));
         let ratios = ratios(outcomes, server, baseline);
         Ok(Row {
             throughput_ratio: ratios.throughput_ratio,
@@ -142,21 +136,6 @@ fn doubts_of_pairs(outcomes: &[Rounds], server: usize, baseline: usize) -> Vec<S
         notes.push("the baseline's own row is not valid".to_owned());
     }
     notes
-}
-
-/// Returns the environment with the congestion controls that connections to the named servers used,
-/// as text.
-pub(crate) fn describe<'a>(
-    environment: &Environment,
-    servers: impl Iterator<Item = (&'a str, &'a Rounds)>,
-) -> String {
-    let seen = servers.map(|(name, rounds)| (name, congestion(rounds)));
-    environment.describe_with(&congestion::summarise(&environment.congestion_control, seen))
-}
-
-/// Returns the congestion control that was read back from the connections.
-fn congestion(rounds: &Rounds) -> Option<&CongestionSeen> {
-    rounds.iter().flatten().find_map(|slot| slot.congestion.as_ref())
 }
 
 fn undisturbed_pairs(own: &Rounds, baseline: &Rounds) -> usize {
@@ -241,7 +220,6 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         bound: Some(bound.to_owned()),
         server_busy,
         client_busy,
-        congestion_control: congestion(rounds).map(ToString::to_string),
         notes: evidence.faulty_because(),
         slices: Some(evidence.slices),
         totals: Some(evidence.accounts),

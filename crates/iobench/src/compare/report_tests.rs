@@ -29,7 +29,6 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
         faults: FaultCounts::default(),
         accounts: Accounts { client_transactions: 10, ..Accounts::default() },
         thread_busy: Vec::new(),
-        congestion: None,
         idle_bytes: None,
         printed: None,
         problems: Vec::new(),
@@ -123,27 +122,6 @@ fn too_few_clean_slices_invalidate() {
     let rows = two_rows(vec![vec![slot(1.0, 1.0)]], vec![vec![slot(1.0, 1.0)]]);
     assert!(rows.iter().all(|row| !row.valid));
     assert!(rows[0].notes[0].starts_with("only 8 clean slices"), "{:?}", rows[0].notes);
-}
-
-#[test]
-fn another_congestion_control_is_noted_and_leaves_the_row_valid() {
-    let seen = |server: &str| CongestionSeen {
-        asked: "cubic".to_owned(),
-        server: Some(server.to_owned()),
-        client: Some("cubic".to_owned()),
-    };
-    let with = |server: &str| {
-        let mut rounds = steady(1_000.0, 4.0);
-        rounds[0][1].congestion = Some(seen(server));
-        rounds
-    };
-    let rows = two_rows(with("bbr"), with("cubic"));
-    assert!(rows[0].valid && rows[0].notes.is_empty(), "{:?}", rows[0].notes);
-    assert!(rows[1].valid && rows[1].notes[0].contains("server bbr"), "{:?}", rows[1].notes);
-    let json = written(&rows[1]);
-    assert_eq!(json["congestion_control"], "server bbr, client cubic");
-    let json = written(&two_rows(Rounds::new(), steady(1.0, 1.0))[0]);
-    assert!(json.get("congestion_control").is_none(), "{json}");
 }
 
 #[test]

@@ -16,8 +16,6 @@ pub(crate) struct Clients<'a> {
     runners: Vec<SlotRunner<'a>>,
     /// For each subject the index of the client group that loads it.
     of_subject: Vec<usize>,
-    /// Whether the congestion control of a subject's connections was read back.
-    looked: Vec<bool>,
 }
 
 impl<'a> Clients<'a> {
@@ -66,8 +64,7 @@ impl<'a> Clients<'a> {
             }
             runners.push(start(stack.as_ref())?);
         }
-        let looked = vec![false; stacks.len()];
-        Ok(Clients { runners, of_subject, looked })
+        Ok(Clients { runners, of_subject })
     }
 
     /// Uses clients that check every answer by their protocol, so that sizes of requests and
@@ -80,17 +77,12 @@ impl<'a> Clients<'a> {
         signals: &'a Signals,
     ) -> Result<Clients<'a>> {
         let runner = SlotRunner::new(group, signals, cell, shape)?.without_byte_counts();
-        let (of_subject, looked) = (vec![0; subjects], vec![false; subjects]);
-        Ok(Clients { runners: vec![runner], of_subject, looked })
+        Ok(Clients { runners: vec![runner], of_subject: vec![0; subjects] })
     }
 
     /// Measures one slot.
     pub(crate) fn measure(&mut self, turn: Turn, server: &mut Running) -> Result<SlotOutcome> {
-        // Once for every server and cell; again only if there were no connections to read it from.
-        let looks = turn.round == 0 && !self.looked[turn.subject];
-        let outcome = self.runners[self.of_subject[turn.subject]].run(server, looks)?;
-        self.looked[turn.subject] |= outcome.congestion.is_some();
-        Ok(outcome)
+        self.runners[self.of_subject[turn.subject]].run(server)
     }
 }
 

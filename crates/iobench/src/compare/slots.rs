@@ -4,7 +4,6 @@
 use crate::client::slices::{Slicing, Tally, add_latencies, add_open};
 use crate::client::warm_up::{LEAD_NS, USUAL_WAIT_NS, warm_up};
 use crate::client::{ClientGroup, Order};
-use crate::compare::congestion;
 use crate::compare::plan::Cell;
 use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
 use crate::engine::sampler::{Border, ClientSide, Sampler, Sides, Used, findings};
@@ -123,9 +122,8 @@ impl<'a> SlotRunner<'a> {
         SlotRunner { exchange: None, ..self }
     }
 
-    /// Loads the server for one slot. If `looks`, the congestion control of its connections is read
-    /// back before the measurement starts.
-    pub(crate) fn run(&mut self, server: &mut Running, looks: bool) -> Result<SlotOutcome> {
+    /// Loads the server for one slot.
+    pub(crate) fn run(&mut self, server: &mut Running) -> Result<SlotOutcome> {
         if let Some(status) = server.ended() {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
@@ -139,7 +137,6 @@ impl<'a> SlotRunner<'a> {
         let mut sampler = self.sampler(server)?;
         self.clients.begin_slot(order(server, network))?;
         self.clients.warm_up(self.signals, longest_wait_ns(network))?;
-        let congestion = looks.then(|| congestion::read(server)).flatten();
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
         self.clients.measure_from(start_ns);
@@ -180,7 +177,6 @@ impl<'a> SlotRunner<'a> {
             problems.extend(outcome.accounts.imbalances(exchange, self.connections));
         }
         problems.extend(tallies.iter().find_map(|tally| tally.failure.clone()));
-        outcome.congestion = congestion;
         outcome.problems = problems;
         Ok(outcome)
     }

@@ -59,11 +59,6 @@ impl Environment {
 
     /// Two lines of text for the top of a report, and one about the driver if there is a choice.
     pub(crate) fn describe(&self) -> String {
-        self.describe_with(&self.congestion_control)
-    }
-
-    /// Returns the same lines with a description of the congestion control.
-    pub(crate) fn describe_with(&self, congestion_control: &str) -> String {
         let default = if self.system_congestion_control == self.congestion_control {
             String::new()
         } else {
@@ -72,12 +67,13 @@ impl Environment {
         let driver = self.driver.as_ref().map_or_else(String::new, |driver| format!("\n{driver}"));
         format!(
             "Linux {}, {}, {} CPU{}, load average {}\n\
-             congestion control {congestion_control}{default}, seed {}{driver}",
+             congestion control {}{default}, seed {}{driver}",
             self.kernel,
             self.cpu_model,
             self.cpus.len(),
             if self.cpus.len() == 1 { "" } else { "s" },
             self.load_average.as_deref().unwrap_or("unknown"),
+            self.congestion_control,
             self.seed,
         )
     }

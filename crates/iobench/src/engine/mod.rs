@@ -1,7 +1,6 @@
 //! The measuring engine, which all measuring commands share.
 
 pub(crate) mod autocorrelation;
-pub(crate) mod congestion;
 pub(crate) mod environment;
 pub(crate) mod order;
 pub(crate) mod outcome;

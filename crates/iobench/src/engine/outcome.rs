@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
-use crate::engine::congestion::CongestionSeen;
 use crate::engine::rounds::{Rounds, Slot};
 use crate::engine::slices::{LEAST_CLEAN_SLICES, SliceCounts};
 use crate::exchange::Exchange;
@@ -122,10 +121,6 @@ pub(crate) struct SlotOutcome {
     /// The busy share of each serving thread, 0 to 1, if the threads are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) thread_busy: Vec<f64>,
-    /// The congestion control of the connections at the end of the warm-up, in slots that read it
-    /// back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) congestion: Option<CongestionSeen>,
     /// Memory of the server's processes for each idle connection, in bytes, if some were open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_bytes: Option<f64>,

@@ -98,10 +98,9 @@ pub(crate) fn run(arguments: &HttpArgs) -> Result<bool> {
     let mut rows = rows(&plan, &names, baseline, &measured)?;
     rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
     let file = describe(&servers, h2load.as_ref(), wrk.as_deref(), &network);
-    let of_servers = measured.outcomes.iter().flat_map(|cell| names.iter().copied().zip(cell));
     let text = format!(
         "{}\n{file}\n{}{}",
-        report::describe(&environment, of_servers),
+        environment.describe(),
         table::table(&rows, names[baseline]),
         measured.repeats.describe()
     );

@@ -15,7 +15,6 @@ pub(crate) mod conditions;
 mod link;
 pub(crate) mod namespace;
 mod relay;
-pub(crate) mod socket_diag;
 pub(crate) mod verdict;
 pub(crate) mod veth;
 

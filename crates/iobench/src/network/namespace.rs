@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::thread;
 
@@ -204,15 +204,6 @@ pub(crate) fn has_capabilities() -> bool {
 pub(super) fn current() -> Result<OwnedFd> {
     let opening = format!("open {}", ::sys::namespace::OWN_PATH);
     ::sys::namespace::current().context(opening, "mount /proc")
-}
-
-/// Returns the network namespace of a process, unless it is that of the calling thread.
-pub(super) fn other_of(process: u32) -> io::Result<Option<OwnedFd>> {
-    let theirs = File::open(format!("/proc/{process}/ns/net"))?;
-    let own = fs::metadata(::sys::namespace::OWN_PATH)?;
-    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    let is_own = identity(&theirs.metadata()?) == identity(&own);
-    Ok((!is_own).then(|| theirs.into()))
 }
 
 /// Moves the calling thread into a network namespace.

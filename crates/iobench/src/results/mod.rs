@@ -336,11 +336,6 @@ pub(crate) struct Row {
     /// that was wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upgraded_connections: Option<u64>,
-    /// The congestion control that the kernel's sockets of both sides were seen to use, such as
-    /// `cubic` or `server bbr, client cubic` (closed). Absent if none could be read, as where both
-    /// sides bring a TCP of their own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) congestion_control: Option<String>,
     /// What became of every request (open, churn).
     pub(crate) accounts: Option<Accounts>,
     pub(crate) rounds: Vec<RoundFigures>,
@@ -415,7 +410,6 @@ impl Row {
             reopened: None,
             totals: None,
             upgraded_connections: None,
-            congestion_control: None,
             accounts: None,
             rounds: Vec::new(),
             timeline: Vec::new(),

@@ -92,11 +92,9 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
         assert_eq!(slices.iter().sum::<u64>(), 30);
         assert_eq!(row["rounds"].as_array().unwrap().len(), 3);
         assert!(u(&row["pairs"]) <= 6);
-        assert_eq!(row["congestion_control"], document["environment"]["congestion_control"]);
     }
     let asked = document["environment"]["congestion_control"].as_str().unwrap();
-    let seen = format!("congestion control {asked} (as asked for; seen: {asked})");
-    assert!(printed.contains(&seen), "{printed}");
+    assert!(printed.contains(&format!("congestion control {asked}")), "{printed}");
     for (index, name) in [(0, "throughput_ratio"), (2, "cpu_ratio")] {
         assert_eq!(
             rows[index][name],

@@ -1,14 +1,10 @@
 //! Tests of `compare --peer`: external servers, and the messages about failing ones; and of
 //! `compare --self-test`. `iobench serve` is used as the external program.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
-use std::thread;
 
-use rustix::net::sockopt;
 use serde_json::Value;
 use systemtests_bench::{children, iobench, is_alive, run, run_with_json, signal, stderr, wait};
 use testkit::process::program;
@@ -51,68 +47,6 @@ fn a_peer_gets_a_row_of_its_own() {
     assert!(ours["system_calls"].as_f64().unwrap() > 0.0, "{ours}");
     assert!(ours["totals"]["server_accepted"].as_u64().unwrap() > 0, "{ours}");
     assert!(printed.lines().any(|line| line.contains("theirs") && line.contains(" - ")));
-}
-
-/// The environment variable with the port, for the next test, which runs as an external server.
-const PORT: &str = "IOBENCH_TEST_PORT";
-
-fn setting(name: &str) -> String {
-    fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{name}")).unwrap().trim().to_owned()
-}
-
-/// An echo server whose listener has another congestion control than the default. It does nothing
-/// unless a comparison started it.
-#[test]
-fn serves_with_another_congestion_control() {
-    let Ok(port) = std::env::var(PORT) else { return };
-    let (allowed, default) = (setting("allowed_congestion_control"), setting("congestion_control"));
-    let other = allowed.split_whitespace().find(|name| *name != default).unwrap();
-    let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
-    sockopt::set_tcp_congestion(&listener, other).unwrap();
-    for connection in listener.incoming() {
-        let mut connection = connection.unwrap();
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = connection.read(&mut buffer) {
-                if connection.write_all(&buffer[..count]).is_err() {
-                    break;
-                }
-            }
-        });
-    }
-}
-
-#[test]
-fn a_peer_with_another_congestion_control_is_noted() {
-    let test = "a_peer_with_another_congestion_control_is_noted";
-    if setting("allowed_congestion_control").split_whitespace().count() < 2 {
-        return testkit::skip(test, "one congestion control is allowed (modprobe tcp_bbr)");
-    }
-    // The test program itself is the peer.
-    let program = std::env::current_exe().unwrap();
-    let program = program.to_str().unwrap();
-    let other = format!(
-        "other=env {PORT}={{port}} '{program}' \
-         --exact peers::serves_with_another_congestion_control"
-    );
-    let plain = peer("plain");
-    let words = ["compare", "--servers", "epoll", "--connections", "8"];
-    let peers = ["--peer", &plain, "--peer", &other];
-    let (_, document, printed) = run_with_json(&[&words[..], &peers, &SHORT].concat());
-    let asked = document["environment"]["congestion_control"].as_str().unwrap();
-    for name in ["epoll", "plain"] {
-        let row = row(&document, name);
-        assert_eq!(row["congestion_control"], asked, "{row}");
-        assert!(!row["notes"].to_string().contains("congestion control"), "{row}");
-    }
-    let row = row(&document, "other");
-    let seen = row["congestion_control"].as_str().unwrap();
-    assert!(seen.starts_with("server ") && seen.ends_with(&format!("client {asked}")), "{seen}");
-    let note = row["notes"].to_string();
-    assert!(note.contains(&format!("{seen}, while {asked} was asked for")), "{note}");
-    assert!(note.contains(&format!("the baseline uses {asked}")), "{note}");
-    assert!(printed.contains(&format!("congestion control {asked}")), "{printed}");
-    assert!(printed.contains(&format!("epoll, plain {asked}; other {seen}")), "{printed}");
 }
 
 #[test]
