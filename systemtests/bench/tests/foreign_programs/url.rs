@@ -4,10 +4,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use systemtests_bench::{run_with_json, stdout, wait_until};
+use systemtests_bench::{run, run_with_json, stdout, wait_until};
 use tempfile::TempDir;
 use testkit::process::Guard;
 
@@ -48,7 +49,8 @@ impl Nginx {
              fastcgi_temp_path {root}/fastcgi; uwsgi_temp_path {root}/uwsgi;\n\
              scgi_temp_path {root}/scgi; keepalive_requests {requests};\n\
              server {{ listen 127.0.0.1:{plain}; listen unix:{root}/socket; root {root};\n\
-             location = /moved {{ return 302 /file; }} location = /status {{ stub_status; }} }}\n\
+             location = /moved {{ return 302 /file; }} location = /status {{ stub_status; }}\n\
+             location ~ ^/[0-9]+$ {{ access_log {root}/access.log; return 200 $uri; }} }}\n\
              server {{ listen 127.0.0.1:{tls} ssl http2; root {root};\n\
              ssl_certificate {root}/cert.pem; ssl_certificate_key {root}/key.pem; }}\n\
              }}\n"
@@ -169,4 +171,49 @@ fn rates_at_saturation_beside_those_of_wrk() {
         assert!(wrk.status.success());
         println!("{connections} connections\n{printed}{}", stdout(&wrk));
     }
+}
+
+/// Replays a log to nginx, and returns the row; fails if a request had no right answer.
+#[track_caller]
+fn replay(log: &Path, nginx: &Nginx, more: &[&str]) -> (Value, String) {
+    let to = format!("--to=http://127.0.0.1:{}", nginx.plain);
+    let words = ["replay", log.to_str().unwrap(), &to, "--timeout=60s"];
+    let (status, document, printed) = run_with_json(&[&words[..], more].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    let row = document["results"][0].clone();
+    let accounts = &row["accounts"];
+    assert_eq!(accounts["answered"], accounts["scheduled"], "{printed}");
+    (row, printed)
+}
+
+#[test]
+fn a_log_and_the_log_of_its_replay_are_replayed_whole() {
+    let nginx = Nginx::start(1_000);
+    let log = nginx.directory.path().join("synthetic.json");
+    let shape = ["--rate=300", "--paths=20", "--burst=5", "--burst-every=1s"];
+    let words = ["generate-log", "--duration=2s", "--seed=1", "--burst-length=200ms"];
+    fs::write(&log, stdout(&run(&[&words[..], &shape].concat()))).unwrap();
+    let lines = fs::read_to_string(&log).unwrap().lines().count() as u64;
+    assert!(lines > 600, "{lines}");
+    let [_, before] = nginx.counts();
+    let (row, printed) = replay(&log, &nginx, &[]);
+    let [_, after] = nginx.counts();
+    assert_eq!(row["accounts"]["scheduled"], lines, "{printed}");
+    // The second look at the counts is a request, too.
+    assert_eq!(after - before, lines + 1, "{printed}");
+    print!("{printed}");
+    // What nginx has logged is the same log in another format, with times in whole seconds.
+    let logged = nginx.directory.path().join("access.log");
+    let (row, printed) = replay(&logged, &nginx, &["--speed=4", "--connections=8"]);
+    assert_eq!(row["accounts"]["scheduled"], lines, "{printed}");
+    assert!(printed.contains("(common or combined log format)"), "{printed}");
+    let text = fs::read_to_string(&logged).unwrap();
+    let paths = |lines: &mut dyn Iterator<Item = &str>| {
+        let path = |line: &str| line.split(' ').nth(6).unwrap_or_default().to_owned();
+        let mut paths: Vec<String> = lines.map(path).collect();
+        paths.sort_unstable();
+        paths
+    };
+    let lines = lines as usize;
+    assert_eq!(paths(&mut text.lines().take(lines)), paths(&mut text.lines().skip(lines)));
 }
