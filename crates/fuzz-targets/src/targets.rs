@@ -29,8 +29,6 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("experiments", iobench::fuzzing::experiment),
     // Calls with handles of the C library: live, closed and invented ones.
     ("handles", handles),
-    // Logs of latencies, which `iobench log` exports.
-    ("latency_logs", iobench::fuzzing::latency_log),
     // Messages of netlink, and the state of an interface that they make.
     ("netlink", mtcp::network::fuzzing::datagram),
     // What a listener receives through its rendezvous.

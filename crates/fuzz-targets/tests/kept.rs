@@ -39,7 +39,7 @@ macro_rules! tests {
 }
 
 tests! {
-    calls control_link daemon etcd experiments handles latency_logs netlink offers packets page
+    calls control_link daemon etcd experiments handles netlink offers packets page
     parser results rings segments settings statistics streams tickets
 }
 

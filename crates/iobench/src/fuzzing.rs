@@ -5,7 +5,6 @@ use std::path::Path;
 use crate::diff::{self, Outcome};
 use crate::experiment::file::{Experiment, Scale};
 use crate::experiment::points::{MOST_POINTS, expand};
-use crate::open::log;
 use crate::report::section::Section;
 use crate::report::{input, render};
 use crate::results::csv::csv;
@@ -48,19 +47,4 @@ pub fn experiment(bytes: &[u8]) {
     for point in points {
         assert!(point.connections > 0 && point.exchange.request_bytes > 0, "{point:?}");
     }
-}
-
-/// Reads the bytes as a log of latencies, and converts its entries to CSV.
-///
-/// # Panics
-/// If a property does not hold.
-pub fn latency_log(mut bytes: &[u8]) {
-    if log::read_header(&mut bytes, "the log").is_err() {
-        return;
-    }
-    let whole = bytes.len() / log::ENTRY_BYTES;
-    let mut csv = Vec::new();
-    let _ = log::export_entries(&mut bytes, &mut csv);
-    let lines = csv.iter().filter(|byte| **byte == b'\n').count();
-    assert!(lines <= whole + 1, "{lines} lines for {whole} entries");
 }

@@ -56,7 +56,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, LogArgs};
 use crate::diff::Outcome;
 use crate::error::Error;
 
@@ -86,9 +86,10 @@ pub fn main() -> ExitCode {
         Command::Load(arguments) => load::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::GenerateLog(arguments) => replay::generate::run(arguments).map(|()| true),
-        Command::Log(arguments) => {
-            open::log::export(&arguments.file, arguments.header).map(|()| true)
-        }
+        Command::Log(LogArgs { file, .. }) => Err(Error::setup(
+            "there is no `iobench log` any more",
+            format!("read {} as it is: `load --log` writes CSV", file.display()),
+        )),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
         Command::Agent(arguments) => hosts::run(arguments).map(|()| true),
         Command::Hosts(arguments) => {

@@ -146,7 +146,8 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Write a synthetic access log, with popular paths and bursts, to standard output.
     GenerateLog(GenerateArgs),
-    /// Print a log of timestamps that `load --log` wrote, as CSV.
+    /// Former conversion of logs of `load --log`, refused until the next release.
+    #[command(hide = true)]
     Log(LogArgs),
     /// Report what this machine offers the channel, which driver it gets, and what to improve.
     Doctor(DoctorArgs),

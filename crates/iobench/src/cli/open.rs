@@ -40,7 +40,7 @@ pub(crate) struct OpenArgs {
     #[arg(long, value_name = "N", requires = "rate")]
     pub(crate) generators: Option<usize>,
 
-    /// file for every request's timestamps; `iobench log` converts it to CSV
+    /// CSV file for every request's timestamps
     #[arg(long, value_name = "FILE", requires = "rate")]
     pub(crate) log: Option<PathBuf>,
 }

@@ -37,7 +37,7 @@ use crate::open::arrivals::Arrivals;
 use crate::open::churn::{Churn, ChurnConnections};
 use crate::open::connect::{Connecting, Opening, Route};
 use crate::open::gauge::Gauge;
-use crate::open::log::{Header, LogWriter};
+use crate::open::log::LogWriter;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
@@ -173,7 +173,7 @@ impl Prepared {
         signals: &Signals,
         progress: &RunProgress,
     ) -> Result<OpenOutcome> {
-        let log = self.plan.log.as_deref().map(|path| LogWriter::create(path, &self.header()));
+        let log = self.plan.log.as_deref().map(LogWriter::create);
         let log = log.transpose()?;
         let sink = log.as_ref().and_then(LogWriter::sink);
         let outcome = threads::run(&self, start_ns, sink, gauge, signals, progress);
@@ -182,19 +182,6 @@ impl Prepared {
             log.finish()?;
         }
         outcome
-    }
-
-    fn header(&self) -> Header {
-        Header {
-            clock: "CLOCK_MONOTONIC".to_owned(),
-            target: self.target.to_string(),
-            connections: self.plan.connections,
-            rate: self.plan.course.rate,
-            arrivals: self.plan.arrivals.name().to_owned(),
-            request_bytes: self.plan.exchange.request_bytes,
-            response_bytes: self.plan.exchange.response_bytes,
-            seed: self.plan.seed,
-        }
     }
 }
 

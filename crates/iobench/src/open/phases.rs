@@ -10,8 +10,6 @@ const FIRST_PART: f64 = 0.01;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Connections are opened; no request is scheduled yet.
-    Connect,
     Growth,
     Steady,
     Measure,
@@ -20,7 +18,6 @@ pub(crate) enum Phase {
 impl Phase {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Phase::Connect => "connect",
             Phase::Growth => "growth",
             Phase::Steady => "steady",
             Phase::Measure => "measure",

@@ -51,6 +51,7 @@ fn former_ways_work_and_say_what_to_write() {
         (&["load", "--connect", port, "--message-bytes", "9"], "write --request-bytes"),
         (&["load", "--server", "epoll", "--beside", "wrk {address}"], "`iobench http --wrk`"),
         (&["apps", "nginx", "--wrk"], "`iobench http --wrk`"),
+        (&["log", "all.log"], "read all.log as it is"),
     ] {
         assert_refused(former, &[instead]);
     }
@@ -77,7 +78,7 @@ fn every_command_that_measures_can_be_strict_and_no_other() {
     {
         assert!(help(command).contains("\n      --strict"), "{command}: {}", help(command));
     }
-    for command in ["diff", "report", "serve", "doctor", "agent", "log"] {
+    for command in ["diff", "report", "serve", "doctor", "agent"] {
         assert!(!help(command).contains("\n      --strict"), "{command}");
     }
     assert!(stdout(&run(&["--help"])).contains("With\n--strict also 3"));

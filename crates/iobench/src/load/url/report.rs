@@ -26,7 +26,7 @@ use crate::load::open::course;
 use crate::load::url::Target;
 use crate::load::{client_busy, text};
 use crate::open::arrivals;
-use crate::open::log::{Header, LogWriter};
+use crate::open::log::LogWriter;
 use crate::open::phases::Phase;
 use crate::random::SplitMix64;
 use crate::results::{Histograms, Kind, RoundFigures, Row};
@@ -156,18 +156,7 @@ impl UrlLoop<'_> {
             seed,
             schedules: (0..count).map(schedule).collect(),
         };
-        let Exchange { request_bytes, response_bytes } = sizes(target);
-        let header = Header {
-            clock: "CLOCK_MONOTONIC".to_owned(),
-            target: target.url.to_string(),
-            connections,
-            rate,
-            arrivals: arrivals.name().to_owned(),
-            request_bytes,
-            response_bytes,
-            seed,
-        };
-        let log = arguments.open.log.as_deref().map(|path| LogWriter::create(path, &header));
+        let log = arguments.open.log.as_deref().map(LogWriter::create);
         let subject = target.url.to_string();
         let progress = RunProgress::new(subject.clone());
         let result = run.run(log.transpose()?, self.signals, &progress)?;
