@@ -79,7 +79,6 @@ impl Evidence<'_> {
             reopened: Some(shown.iter().map(|round| round.reopened).sum()),
             accounts: Some(accounts),
             rounds: self.rounds.iter().map(|round| figures(round)).collect(),
-            timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
             histograms: Histograms {
                 service: encode_recorded(&service)?,
                 send_lag: encode_recorded(&send_lag)?,

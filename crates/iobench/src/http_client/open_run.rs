@@ -17,8 +17,7 @@ use crate::open::log::LogWriter;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::record::{Bins, Faults, LogTap};
-use crate::open::timeline::timeline;
-use crate::open::verdict::{Evidence, Tolerance};
+use crate::open::verdict::{Evidence, Tolerance, silence};
 use crate::open::{LEAD_NS, Numbering};
 use crate::results::Accounts;
 use crate::sys::clock::now_ns;
@@ -168,9 +167,9 @@ fn merge(
         reopened: totals.reopened,
         server: ServerUse::default(),
         connections,
-        timeline: timeline(&course, &due, &came, connections, u64::MAX, |_, _| None),
         ..outcome
     };
+    outcome.remarks.extend(silence(&course, &due, &came, u64::MAX));
     let hurried = records.iter().map(|record| record.send.hurried).sum();
     outcome.reasons = Tolerance::default().judge(&Evidence {
         lag: Percentiles::of(&outcome.send_lag),

@@ -21,7 +21,6 @@ mod reopen;
 mod sender;
 mod summary;
 mod threads;
-pub(crate) mod timeline;
 mod timestamps;
 pub(crate) mod verdict;
 

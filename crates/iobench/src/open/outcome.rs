@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::sampler::Disturbance;
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::gauge::ServerUse;
-use crate::results::{Accounts, Moment};
+use crate::results::Accounts;
 
 /// The outcome of one open-loop run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,7 +39,6 @@ pub(crate) struct OpenOutcome {
     pub(crate) server: ServerUse,
     /// Largest number of connections open at a time.
     pub(crate) connections: usize,
-    pub(crate) timeline: Vec<Moment>,
     /// Why the run is not valid; empty if it is.
     pub(crate) reasons: Vec<String>,
     /// What else a reader has to know.
@@ -65,7 +64,6 @@ impl OpenOutcome {
             reopened: 0,
             server: ServerUse::default(),
             connections: 0,
-            timeline: Vec::new(),
             reasons: vec![reason],
             remarks: Vec::new(),
         }
@@ -95,24 +93,6 @@ impl OpenOutcome {
             [(&mut self.reasons, &other.reasons), (&mut self.remarks, &other.remarks)]
         {
             all.extend(others.iter().map(|note| format!("{host}: {note}")));
-        }
-        if self.timeline.is_empty() {
-            self.timeline.clone_from(&other.timeline);
-            return;
-        }
-        for (sum, other) in self.timeline.iter_mut().zip(&other.timeline) {
-            sum.connections += other.connections;
-            sum.offered_rate += other.offered_rate;
-            sum.throughput += other.throughput;
-            // Percentiles cannot be merged; the worst of all hosts is shown.
-            for (worst, other) in [
-                (&mut sum.send_lag_p50_us, other.send_lag_p50_us),
-                (&mut sum.send_lag_p99_us, other.send_lag_p99_us),
-                (&mut sum.service_p50_us, other.service_p50_us),
-                (&mut sum.service_p99_us, other.service_p99_us),
-            ] {
-                *worst = [*worst, other].into_iter().flatten().reduce(f64::max);
-            }
         }
     }
 

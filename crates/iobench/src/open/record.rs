@@ -2,8 +2,6 @@
 
 use std::sync::mpsc::Sender;
 
-use hdrhistogram::Histogram;
-
 use crate::figures::{Times, new_times};
 use crate::open::Numbering;
 use crate::open::dialogue::WrongReply;
@@ -11,63 +9,43 @@ use crate::open::log::{Entry, Outcome};
 use crate::open::phases::{Course, Phase};
 use crate::results::Accounts;
 
-/// Length of a bin of the timeline, a tenth of a second, unless that gives too many or too few
-/// bins.
+/// Length of a bin, a tenth of a second, unless that gives too many or too few bins.
 const BIN_NS: u64 = 100_000_000;
 const MOST_BINS: u64 = 120;
 const LEAST_BINS: u64 = 10;
 /// Log entries sent at a time.
 const LOG_CHUNK: usize = 16_384;
 
-/// A coarse histogram for one bin of the timeline: two digits, 1 µs to 60 s.
-type Coarse = Histogram<u32>;
-
-fn new_coarse() -> Coarse {
-    Coarse::new_with_bounds(1_000, 60_000_000_000, 2)
-        .expect("the bounds are constants that the histogram accepts")
-}
-
-/// One bin of the timeline, as one thread recorded it.
-#[derive(Debug, Clone)]
-pub(crate) struct Bin {
-    pub(crate) count: u64,
-    pub(crate) times: Coarse,
-}
-
-/// The timeline of one thread.
+/// Numbers of events by stretches of the run, as one thread recorded them.
 #[derive(Debug, Clone)]
 pub(crate) struct Bins {
-    pub(crate) bins: Vec<Bin>,
+    pub(crate) counts: Vec<u64>,
     end_ns: u64,
 }
 
 impl Bins {
     pub(crate) fn new(course: &Course) -> Bins {
-        let bin = Bin { count: 0, times: new_coarse() };
         let count = (course.end_ns() / BIN_NS).clamp(LEAST_BINS, MOST_BINS);
-        Bins { bins: vec![bin; count as usize], end_ns: course.end_ns().max(1) }
+        Bins { counts: vec![0; count as usize], end_ns: course.end_ns().max(1) }
     }
 
     /// Returns the end of a bin.
     pub(crate) fn end_of(&self, bin: usize) -> u64 {
-        self.end_ns * (bin as u64 + 1) / self.bins.len() as u64
+        self.end_ns * (bin as u64 + 1) / self.counts.len() as u64
     }
 
-    fn record(&mut self, at_ns: u64, time_ns: u64) {
+    fn record(&mut self, at_ns: u64) {
         let index =
-            (u128::from(at_ns) * self.bins.len() as u128 / u128::from(self.end_ns)) as usize;
+            (u128::from(at_ns) * self.counts.len() as u128 / u128::from(self.end_ns)) as usize;
         // Times after the end belong to no bin.
-        if let Some(bin) = self.bins.get_mut(index) {
-            bin.count += 1;
-            bin.times.saturating_record(time_ns);
+        if let Some(count) = self.counts.get_mut(index) {
+            *count += 1;
         }
     }
 
     pub(crate) fn merge(&mut self, other: &Bins) {
-        for (ours, theirs) in self.bins.iter_mut().zip(&other.bins) {
-            ours.count += theirs.count;
-            // All histograms have the same bounds, so this cannot fail.
-            let _ = ours.times.add(&theirs.times);
+        for (ours, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *ours += theirs;
         }
     }
 }
@@ -178,7 +156,7 @@ impl SendRecord {
     pub(crate) fn due(&mut self, intended_ns: u64, actual_ns: u64, hurried: bool) {
         let at_ns = intended_ns.saturating_sub(self.start_ns);
         let lag_ns = actual_ns.saturating_sub(intended_ns);
-        self.bins.record(at_ns, lag_ns);
+        self.bins.record(at_ns);
         if self.course.phase(at_ns) == Phase::Measure {
             self.scheduled += 1;
             self.hurried += u64::from(hurried);
@@ -252,7 +230,7 @@ impl ReceiveRecord {
     pub(crate) fn answer(&mut self, due: Due, now_ns: u64) {
         let service_ns = now_ns.saturating_sub(due.intended_ns);
         let came_at_ns = now_ns.saturating_sub(self.start_ns);
-        self.bins.record(came_at_ns, service_ns);
+        self.bins.record(came_at_ns);
         if (self.course.measure_from_ns()..self.course.end_ns()).contains(&came_at_ns) {
             self.answers += 1;
         }

@@ -5,12 +5,10 @@ use crate::figures::{Percentiles, Times, new_times};
 use crate::open::churn::ChurnConnections;
 use crate::open::gauge::{Gauge, Reading, ServerUse};
 use crate::open::outcome::OpenOutcome;
-use crate::open::phases::Phase;
 use crate::open::record::{Bins, Faults, ReceiveRecord, SendRecord};
-use crate::open::timeline::timeline;
-use crate::open::verdict::{Evidence, gap, unanswered};
+use crate::open::verdict::{Evidence, silence, unanswered};
 use crate::open::{Load, Prepared};
-use crate::results::{Accounts, Moment};
+use crate::results::Accounts;
 
 /// All counters at one moment.
 #[derive(Debug, Clone)]
@@ -95,7 +93,6 @@ impl Summary<'_> {
             }
         };
         let measured_s = self.measured_ns() as f64 / 1e9;
-        let timeline = self.timeline(records);
         OpenOutcome {
             service,
             transmit,
@@ -111,8 +108,7 @@ impl Summary<'_> {
             reopened: totals.reopened,
             server: self.server_use(requests),
             connections,
-            remarks: self.remarks(&accounts, &timeline),
-            timeline,
+            remarks: self.remarks(&accounts, records),
             reasons,
         }
     }
@@ -142,15 +138,9 @@ impl Summary<'_> {
     }
 
     /// Returns what a reader of valid figures has to know.
-    fn remarks(&self, accounts: &Accounts, timeline: &[Moment]) -> Vec<String> {
+    fn remarks(&self, accounts: &Accounts, records: &[GeneratorRecords]) -> Vec<String> {
         let mut remarks: Vec<String> = unanswered(accounts).into_iter().collect();
-        let measured: Vec<&Moment> =
-            timeline.iter().filter(|moment| moment.phase == Phase::Measure.name()).collect();
-        let lengths = timeline.windows(2).next().map(|pair| pair[1].t_s - pair[0].t_s);
-        let bin_ns = (lengths.unwrap_or(0.0) * 1e9) as u64;
-        // Requests were due, and no answer came.
-        let silent = |moment: &&Moment| moment.throughput <= 0.0 && moment.offered_rate > 0.0;
-        remarks.extend(gap(measured.iter().map(silent), bin_ns, 0));
+        remarks.extend(self.silence(records));
         remarks.extend(unjudged(&self.prepared.plan.client, &self.borders()));
         remarks
     }
@@ -201,28 +191,14 @@ impl Summary<'_> {
         (1.0 - used_ns / elapsed_ns / senders).max(0.0)
     }
 
-    fn timeline(&self, records: &[GeneratorRecords]) -> Vec<Moment> {
-        let plan = &self.prepared.plan;
-        let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
+    /// Returns the longest time without any answer, if it is long.
+    fn silence(&self, records: &[GeneratorRecords]) -> Option<String> {
+        let course = &self.prepared.plan.course;
+        let (mut due, mut came) = (Bins::new(course), Bins::new(course));
         for records in records {
             due.merge(&records.send.bins);
             came.merge(&records.receive.bins);
         }
-        let length_ns = self.end_ns.saturating_sub(self.start_ns);
-        timeline(&plan.course, &due, &came, plan.connections, length_ns, |from_ns, to_ns| {
-            self.busy_between(from_ns, to_ns)
-        })
-    }
-
-    /// Busy share of the server's CPUs between two borders.
-    fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
-        let at = |border: u64| {
-            let due_ns = self.start_ns + border;
-            self.samples.iter().find(|sample| sample.server.at_ns >= due_ns)
-        };
-        let (from, to) = (at(from_ns)?, at(to_ns)?);
-        let used_ns = to.server.cpu_ns?.saturating_sub(from.server.cpu_ns?) as f64;
-        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
-        Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
+        silence(course, &due, &came, self.end_ns.saturating_sub(self.start_ns))
     }
 }

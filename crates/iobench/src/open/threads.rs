@@ -274,7 +274,7 @@ struct Coordinator<'a> {
 }
 
 impl Coordinator<'_> {
-    /// Samples at the borders of the timeline's bins and of the measured period until the end, or
+    /// Samples at the borders of the bins and of the measured period until the end, or
     /// until a signal, if the outcome of a part is of use.
     fn watch(
         &mut self,
@@ -284,7 +284,7 @@ impl Coordinator<'_> {
     ) -> Result<Watched> {
         let (plan, course) = (&self.prepared.plan, &self.prepared.plan.course);
         let bins = Bins::new(course);
-        let mut borders: Vec<u64> = (0..bins.bins.len()).map(|bin| bins.end_of(bin)).collect();
+        let mut borders: Vec<u64> = (0..bins.counts.len()).map(|bin| bins.end_of(bin)).collect();
         borders.extend([0, course.measure_from_ns(), course.end_ns()]);
         borders.sort_unstable();
         borders.dedup();

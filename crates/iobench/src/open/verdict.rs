@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::sampler::{Disturbance, TOLERATED};
 use crate::figures::Percentiles;
-use crate::open::record::Faults;
+use crate::open::phases::Course;
+use crate::open::record::{Bins, Faults};
 use crate::results::Accounts;
 
 /// Shortest time without any answer that is remarked on.
@@ -125,6 +126,19 @@ pub(crate) fn unanswered(accounts: &Accounts) -> Option<String> {
              {reset} reset), so the percentiles lack the worst"
         )
     })
+}
+
+/// Returns a sentence about the longest time, in the measured part of the first `length_ns`, in
+/// which requests were due and no answer came, if it is long.
+pub(crate) fn silence(course: &Course, due: &Bins, came: &Bins, length_ns: u64) -> Option<String> {
+    let end_of = |bin: &usize| due.end_of(*bin);
+    let begin_of = |bin: &usize| bin.checked_sub(1).map_or(0, |before| due.end_of(before));
+    let is_measured = |bin: &usize| {
+        let middle_ns = begin_of(bin).midpoint(end_of(bin));
+        middle_ns >= course.measure_from_ns() && begin_of(bin) < length_ns
+    };
+    let silent = |bin: usize| came.counts[bin] == 0 && due.counts[bin] > 0;
+    gap((0..due.counts.len()).filter(is_measured).map(silent), due.end_of(0), 0)
 }
 
 /// Returns a sentence about the longest time without any answer, if it is at least [`GAP_NS`] and

@@ -1,7 +1,5 @@
 //! Axes of charts: positions of values, and ticks.
 
-use crate::report::number;
-
 /// A range of values along an edge of a chart.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
@@ -33,16 +31,6 @@ impl Axis {
         let (low, high) = (0.0, steps * step);
         Axis { low, high, is_log: false, label: label.to_owned(), ticks: ticks.collect() }
             .with_units()
-    }
-
-    /// Returns a linear axis that ends at the largest value, for times along the bottom.
-    pub(crate) fn exactly(high: f64, label: &str, format: Format) -> Axis {
-        let mut axis = Axis::from_zero(high, label, format);
-        if high > 0.0 {
-            axis.high = high;
-            axis.ticks.retain(|tick| tick.value <= high);
-        }
-        axis
     }
 
     /// Returns a logarithmic axis of whole decades around the positive values between `low` and
@@ -187,16 +175,12 @@ fn above(value: f64) -> f64 {
     steps.into_iter().find(|nice| *nice > value).unwrap_or(power * 20.0)
 }
 
-/// Percentages of something between 0 and 1.
-pub(crate) fn share(value: f64) -> String {
-    format!("{} %", number::plain(value * 100.0))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::report::number;
 
     fn texts(axis: &Axis) -> Vec<&str> {
         axis.ticks.iter().map(|tick| tick.text.as_str()).collect()
@@ -244,7 +228,6 @@ mod tests {
             for axis in [
                 Axis::log(low.min(high), low.max(high), "", number::plain),
                 Axis::from_zero(high, "", number::plain),
-                Axis::exactly(high, "", number::plain),
             ] {
                 prop_assert!((1..=20).contains(&axis.ticks.len()), "{:?}", axis);
                 for tick in &axis.ticks {

@@ -111,7 +111,7 @@ fn check(document: &Document) -> std::result::Result<(), String> {
         if names.into_iter().flatten().any(|name| name.len() > MOST_NAME_BYTES) {
             return Err(format!("the name in row {} is too long", index + 1));
         }
-        if row.rounds.len() > MOST_PARTS || row.timeline.len() > MOST_PARTS {
+        if row.rounds.len() > MOST_PARTS {
             return Err(format!("row {} has more than {MOST_PARTS} parts", index + 1));
         }
         if let Some((name, value)) = figures(row).into_iter().find(|(_, v)| !is_plausible(*v)) {
@@ -190,16 +190,6 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
         figure("cpu_both_us of a round", round.cpu_both_us);
         figure("p50 of a round", round.p50_us());
         figure("p99 of a round", round.p99_us());
-    }
-    for moment in &row.timeline {
-        figure("t_s", Some(moment.t_s));
-        figure("offered_rate of a moment", Some(moment.offered_rate));
-        figure("throughput of a moment", Some(moment.throughput));
-        figure("send_lag_p50_us", moment.send_lag_p50_us);
-        figure("send_lag_p99_us", moment.send_lag_p99_us);
-        figure("service_p50_us", moment.service_p50_us);
-        figure("service_p99_us", moment.service_p99_us);
-        figure("server_busy of a moment", moment.server_busy);
     }
     all
 }

@@ -64,8 +64,6 @@ pub(crate) struct Plot {
     body: String,
     /// One sentence for each mark; screen readers read them instead of the picture.
     description: Vec<String>,
-    /// Whether the page's switches apply to the series.
-    switched: bool,
 }
 
 /// Most sentences of a description; the table has all figures.
@@ -73,19 +71,7 @@ const MOST_SENTENCES: usize = 60;
 
 impl Plot {
     pub(crate) fn new(x: Axis, y: Axis, height: f64) -> Plot {
-        Plot {
-            x,
-            y,
-            height: height + TITLE,
-            body: String::new(),
-            description: Vec::new(),
-            switched: true,
-        }
-    }
-
-    /// Exempts the series from the page's switches.
-    pub(crate) fn fix(&mut self) {
-        self.switched = false;
+        Plot { x, y, height: height + TITLE, body: String::new(), description: Vec::new() }
     }
 
     fn at_x(&self, value: f64) -> f64 {
@@ -107,28 +93,6 @@ impl Plot {
     pub(crate) fn describe(&mut self, sentence: &str) {
         if self.description.len() < MOST_SENTENCES {
             self.description.push(sentence.to_owned());
-        }
-    }
-
-    /// A named range of the x axis, such as a phase.
-    pub(crate) fn region(&mut self, from: f64, to: f64, name: &str, shaded: bool) {
-        let (left, right) = (self.at_x(from), self.at_x(to));
-        let bottom = self.height - BOTTOM;
-        if shaded {
-            self.add(format_args!(
-                r#"<rect class="region" x="{left:.1}" y="{TOP}" width="{:.1}" height="{:.1}"/>"#,
-                right - left,
-                bottom - TOP
-            ));
-        }
-        // A name that is wider than its region would overlap the next one.
-        if !name.is_empty() && right - left > 7.0 * name.chars().count() as f64 {
-            self.add(format_args!(
-                r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-                (left + right) / 2.0,
-                TOP + 12.0,
-                escape(name)
-            ));
         }
     }
 
@@ -267,11 +231,7 @@ impl Plot {
 
     fn open_series(&mut self, series: usize) {
         let colour = colour(series);
-        if self.switched {
-            self.add(format_args!(r#"<g class="s{colour}" data-series="{series}">"#));
-        } else {
-            self.add(format_args!(r#"<g class="s{colour}">"#));
-        }
+        self.add(format_args!(r#"<g class="s{colour}" data-series="{series}">"#));
     }
 
     fn close_series(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! Columns are the fields of the JSON document; nested fields are joined by dots, such as
 //! `latency_us.p50`. Lists of numbers and of words are in one cell, separated by `; `. Rounds,
-//! timelines and histograms are in the JSON document only.
+//! histograms are in the JSON document only.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 use crate::results::Row;
 
 /// Fields that are left out because they are not figures of the whole row.
-const LEFT_OUT: [&str; 3] = ["rounds", "timeline", "histograms"];
+const LEFT_OUT: [&str; 2] = ["rounds", "histograms"];
 /// The first columns; the others follow in alphabetical order.
 const FIRST: [&str; 2] = ["subject", "workload"];
 

@@ -339,8 +339,6 @@ pub(crate) struct Row {
     /// What became of every request (open, churn).
     pub(crate) accounts: Option<Accounts>,
     pub(crate) rounds: Vec<RoundFigures>,
-    /// Of the first round; empty for closed loops.
-    pub(crate) timeline: Vec<Moment>,
     pub(crate) histograms: Histograms,
 }
 
@@ -412,7 +410,6 @@ impl Row {
             upgraded_connections: None,
             accounts: None,
             rounds: Vec::new(),
-            timeline: Vec::new(),
             histograms: Histograms::default(),
         }
     }
@@ -511,26 +508,6 @@ impl RoundFigures {
     pub(crate) fn p99_us(&self) -> Option<f64> {
         tail(self.latency_us.as_ref(), self.reported_latency_us.as_ref())
     }
-}
-
-/// A stretch of the timeline.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Moment {
-    /// Its end, seconds after the first connection.
-    pub(crate) t_s: f64,
-    /// `connect`, `growth`, `steady` or `measure`.
-    pub(crate) phase: String,
-    /// Connections open at its end.
-    pub(crate) connections: usize,
-    pub(crate) offered_rate: f64,
-    pub(crate) throughput: f64,
-    pub(crate) send_lag_p50_us: Option<f64>,
-    pub(crate) send_lag_p99_us: Option<f64>,
-    pub(crate) service_p50_us: Option<f64>,
-    pub(crate) service_p99_us: Option<f64>,
-    /// Busy part of the server's CPUs.
-    pub(crate) server_busy: Option<f64>,
 }
 
 /// Raw histograms over all rounds: HdrHistogram V2, deflated, base 64, in nanoseconds.

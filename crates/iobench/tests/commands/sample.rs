@@ -89,7 +89,6 @@ pub(crate) fn row(server: &str, kind: &str) -> Value {
         "throughput": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
         "client_busy": null, "throughput_ratio": null, "cpu_ratio": null, "p50_ratio": null,
         "p99_ratio": null, "valid": true, "notes": [], "accounts": null, "rounds": [],
-        "timeline": [],
         "histograms": { "service": null, "send_lag": null, "transmit": null, "accept": null },
     })
 }
@@ -167,32 +166,9 @@ fn open_row(server: (&str, f64, f64), connections: u32, rate: f64, baseline_us: 
         "reset": 0,
     });
     row["rounds"] = json!(rounds);
-    row["timeline"] = timeline(&mut random, connections, rate, achieved, median_us);
     row["histograms"]["service"] = json!(encoded(&service));
     row["histograms"]["send_lag"] = json!(encoded(&lag));
     row
-}
-
-fn timeline(random: &mut Random, connections: u32, rate: f64, achieved: f64, us: f64) -> Value {
-    let moment = |index: u32| {
-        let (phase, part) = match index {
-            0..6 => ("connect", 0.0),
-            6..16 => ("growth", 2_f64.powf(f64::from(index) - 16.0)),
-            16..24 => ("steady", 1.0),
-            _ => ("measure", 1.0),
-        };
-        let noise = 0.95 + 0.1 * random.next();
-        let some = |value: f64| if part > 0.0 { json!(value * noise) } else { json!(null) };
-        json!({
-            "t_s": f64::from(index + 1) * 0.25, "phase": phase,
-            "connections": (connections * (index + 1) / 6).min(connections),
-            "offered_rate": rate * part, "throughput": achieved * part * noise,
-            "send_lag_p50_us": some(4.0), "send_lag_p99_us": some(19.0),
-            "service_p50_us": some(us), "service_p99_us": some(us * 3.0),
-            "server_busy": (rate * part * noise * 11e-6).min(1.0),
-        })
-    };
-    (0..48).map(moment).collect()
 }
 
 /// Returns a closed loop like the report's Figure 5.1.

@@ -152,7 +152,6 @@ fn an_open_loop_accounts_for_every_request() {
         let count = |name: &str| accounts[name].as_u64().unwrap();
         assert_eq!(count("scheduled"), count("answered") + count("lost"), "{printed}");
         assert!(count("scheduled").abs_diff(4_000) <= 2, "{printed}");
-        assert!(row["timeline"].as_array().is_some_and(|bins| bins.len() > 10), "{printed}");
         print!("{printed}");
     }
 }

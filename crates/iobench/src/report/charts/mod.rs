@@ -7,7 +7,6 @@ mod closed;
 mod curve;
 mod heat;
 mod load;
-mod timeline;
 
 use serde::Serialize;
 
@@ -141,7 +140,6 @@ pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     charts.extend(candles::receive_lag(section));
     charts.extend(candles::accept(section));
     charts.extend(closed::charts(section));
-    charts.extend(timeline::chart(section));
     Ok(charts)
 }
 
