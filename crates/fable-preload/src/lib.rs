@@ -90,6 +90,9 @@ extern "C" fn before_fork() {
     for (_, connection) in table::entries::<Connection>(0, i32::MAX) {
         connection.share(fork);
     }
+    for (_, listener) in table::entries::<Listener>(0, i32::MAX) {
+        listener.admit_offers();
+    }
 }
 
 extern "C" fn after_fork_here() {

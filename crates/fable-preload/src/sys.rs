@@ -324,6 +324,16 @@ pub(crate) unsafe fn unmap(at: *mut u8, bytes: usize) {
     unsafe { libc::munmap(at.cast(), bytes) };
 }
 
+/// Frees the pages of a memory file in a range of its mapping (MADV_REMOVE), for all processes. Has
+/// no effect if the range is not one of whole pages.
+///
+/// # Safety
+/// Nothing may use the memory any more.
+pub(crate) unsafe fn free_pages(at: *mut u8, bytes: usize) {
+    // SAFETY: the caller guarantees that nothing uses the memory.
+    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_REMOVE) };
+}
+
 /// A number that can be read from a file.
 ///
 /// # Safety

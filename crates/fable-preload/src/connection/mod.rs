@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     pub(crate) descriptors: AtomicUsize,
     /// Whether this process counts among those that have the connection.
     holds: AtomicBool,
-    /// The number of the last fork that gave it to a child.
+    /// The number of the last fork that gave it to a child; 0 if there was none.
     shared_at: AtomicU32,
     /// Calls that sleep, and the descriptor that they continue with.
     sleeping: Locked<sleeper::Sleeping>,
@@ -111,6 +111,7 @@ impl Counted for Connection {
     fn retire(&'static self) {
         let _keep = sys::KeepErrno::new();
         let bytes = page::file_bytes(self.ring_bytes());
+        self.free_rings();
         // SAFETY: there are no users left, so no thread accesses the mappings.
         unsafe {
             sys::unmap(self.page.load(Ordering::Relaxed), bytes);
@@ -154,6 +155,7 @@ impl Connection {
         connection.own.store(own, Ordering::Relaxed);
         connection.side.store(side as u32, Ordering::Relaxed);
         connection.holds.store(true, Ordering::Relaxed);
+        connection.shared_at.store(0, Ordering::Relaxed);
         connection.spin.reset();
         LIVE.fetch_add(1, Ordering::Relaxed);
         let held = CountedRef::first(connection);
@@ -178,6 +180,20 @@ impl Connection {
             dry_reads: AtomicU32::new(0),
             looked_ns: AtomicU64::new(0),
             spin: Spin::new(),
+        }
+    }
+
+    /// Frees the rings if the peer has done with them too and sockets that did not get the
+    /// connection may keep the memory file. Called when this process uses the memory no more. If
+    /// children have the connection, or an end is killed or exits with it, the memory stays.
+    fn free_rings(&self) {
+        if self.shared_at.load(Ordering::Relaxed) != 0 || !self.page().copies.are_several() {
+            return;
+        }
+        self.mine().set_unmapped();
+        if self.theirs().is_unmapped() {
+            // SAFETY: neither process uses the rings any more, and no other one has them.
+            unsafe { page::free_rings(self.page.load(Ordering::Relaxed), self.ring_bytes()) };
         }
     }
 

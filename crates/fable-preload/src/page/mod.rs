@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use preload::real;
 
 use crate::sys::{self, Errno, Result};
+use words::{Copies, Side, Standing};
 pub(crate) use words::{Filled, Leaving, Mark, Mine, Request, Theirs};
-use words::{Side, Standing};
 
 /// The offset of the rings.
 const HEADER_BYTES: usize = 4096;
@@ -35,6 +35,7 @@ pub(crate) struct Page {
     magic: AtomicU64,
     ring_bytes: AtomicU64,
     pub(crate) standing: Standing,
+    pub(crate) copies: Copies,
     sides: [Side; 2],
 }
 
@@ -90,6 +91,15 @@ fn fill(fd: c_int, ring_bytes: u64) -> Result<*mut u8> {
     page.ring_bytes.store(ring_bytes, Ordering::Relaxed);
     page.magic.store(MAGIC, Ordering::Release);
     Ok(at)
+}
+
+/// Frees the memory of the rings, which read as zeros from then on.
+///
+/// # Safety
+/// `mapping` must be one of a page with rings of this size, and nothing may use the rings any more.
+pub(crate) unsafe fn free_rings(mapping: *mut u8, ring_bytes: u64) {
+    // SAFETY: the caller guarantees that the range is mapped and unused.
+    unsafe { sys::free_pages(mapping.add(HEADER_BYTES), file_bytes(ring_bytes) - HEADER_BYTES) };
 }
 
 /// Returns whether a file is a memory file with the seals of a page.

@@ -51,6 +51,23 @@ impl Standing {
     }
 }
 
+/// How many listening sockets the client has sent the memory file to.
+#[cfg_attr(all(test, loom), derive(Default))]
+#[repr(transparent)]
+pub(crate) struct Copies(AtomicU32);
+
+impl Copies {
+    /// Records their number, before the client connects.
+    pub(crate) fn set(&self, count: usize) {
+        self.0.store(count as u32, Ordering::Release);
+    }
+
+    /// Returns whether sockets that do not get the connection may keep the file.
+    pub(crate) fn are_several(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 1
+    }
+}
+
 /// Where the bytes of a direction go.
 #[cfg_attr(all(test, loom), derive(Default))]
 #[repr(transparent)]
@@ -197,6 +214,8 @@ struct Incoming {
     discarded: AtomicU64,
     /// The end of this side resets the connection: it has SO_LINGER with a time of 0.
     aborts: AtomicU32,
+    /// No process of this side uses the memory any more.
+    is_unmapped: AtomicU32,
 }
 
 /// The half of the header that one side writes.
@@ -287,6 +306,12 @@ impl<'a> Mine<'a> {
 
     pub(crate) fn set_receive_bytes(self, bytes: u32) {
         self.0.incoming.receive_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Announces that this side does not use the memory any more, before it asks whether the peer
+    /// does ([`Theirs::is_unmapped`]): the second one of the two sees both.
+    pub(crate) fn set_unmapped(self) {
+        self.0.incoming.is_unmapped.store(1, Ordering::SeqCst);
     }
 
     pub(crate) fn set_processor(self, processor: u32) {
@@ -389,6 +414,10 @@ impl<'a> Theirs<'a> {
 
     pub(crate) fn receive_bytes(self) -> u32 {
         self.0.incoming.receive_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_unmapped(self) -> bool {
+        self.0.incoming.is_unmapped.load(Ordering::SeqCst) != 0
     }
 
     pub(crate) fn was_on(self, processor: u32) -> bool {

@@ -42,6 +42,9 @@ pub(crate) unsafe fn offer(
     let is_sent = |place| connection.is_ok() && offer.send(place, memory);
     let taken = places.sockets().filter(|&place| is_sent(place)).count();
     sys::close(memory);
+    if let Ok(connection) = &connection {
+        connection.page().copies.set(taken);
+    }
     if taken > 0 { connection.ok() } else { None }
 }
 

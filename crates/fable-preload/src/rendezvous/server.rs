@@ -13,8 +13,11 @@ use crate::statistics::{self, Why};
 use crate::{settings, sys, table};
 use preload::lock::{Lock, Locked};
 
-/// The most offers that are checked for one accepted connection.
+/// The most offers that are checked for one accepted connection, and that wait for a listener which
+/// accepts.
 const OFFERS_MAX: u32 = 4096;
+/// The most offers that wait for a listener which has neither accepted nor been inherited.
+const FIRST_OFFERS_MAX: u32 = 64;
 /// How many clients may be kept that have connected to the rendezvous and sent no offer yet. The
 /// connections of others stay in TCP.
 const VISITORS_MAX: u32 = 128;
@@ -39,6 +42,8 @@ struct Shared {
     visitors: AtomicU32,
     /// Questions about the other end of a connection.
     questions: AtomicU32,
+    /// The listener serves: [`offers_max`] offers may wait.
+    serves: AtomicU32,
 }
 
 /// A listening socket with its rendezvous.
@@ -124,13 +129,21 @@ fn open(port: u16, place: u32) -> Option<c_int> {
     // SAFETY: `address` has the announced size.
     let opened = unsafe {
         real::bind(fd, (&raw const address).cast(), size) == 0
-            && real::listen(fd, OFFERS_MAX as c_int) == 0
+            && real::listen(fd, FIRST_OFFERS_MAX as c_int) == 0
     };
     if opened {
         return Some(fd);
     }
     sys::close(fd);
     None
+}
+
+/// Returns how many offers may wait for a listener that accepts. The kernel limits the descriptors
+/// that all processes of a user have sent and that were not received to RLIMIT_NOFILE: a listener
+/// that accepts no more must leave most of them to others.
+fn offers_max() -> u32 {
+    let of_limit = sys::descriptors_max().rlim_cur / 4;
+    of_limit.clamp(FIRST_OFFERS_MAX.into(), OFFERS_MAX.into()) as u32
 }
 
 /// Moves a descriptor of the library to a high number.
@@ -188,6 +201,7 @@ impl Listener {
         if settings::is_stopped() || !table::covers(fd) || !connection::has_room() {
             return;
         }
+        self.admit_offers();
         for _ in 0..OFFERS_OF_A_SOCKET_MAX {
             let Some(memory) = self.find(fd) else { return };
             let opened = page::open(memory);
@@ -204,6 +218,28 @@ impl Listener {
                 return self.tidy_others();
             }
         }
+    }
+
+    /// Lets more offers wait, at the first accepted connection and before a fork: the children may
+    /// accept as another user. For clients the user is the one who has called listen(2) last
+    /// (SO_PEERCRED), so a process of another user leaves the queue as it is.
+    pub(crate) fn admit_offers(&self) {
+        let rendezvous = self.rendezvous.load(Ordering::Relaxed);
+        // SAFETY: geteuid(2) has no arguments.
+        let is_owner = || unsafe { libc::geteuid() } == self.user.load(Ordering::Relaxed);
+        if table::is_reserved(rendezvous)
+            && self.shared().serves.load(Ordering::Relaxed) == 0
+            && is_owner()
+            && self.shared().serves.swap(1, Ordering::Relaxed) == 0
+        {
+            // SAFETY: plain numbers.
+            unsafe { real::listen(rendezvous, offers_max() as c_int) };
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the memory is mapped as long as the listener is held; its words are atomics.
+        unsafe { &*self.shared.load(Ordering::Relaxed) }
     }
 
     /// Closes what clients have offered to other listening sockets at this port and is used by now.
@@ -234,8 +270,7 @@ impl Listener {
         if !table::is_reserved(rendezvous) {
             return None;
         }
-        // SAFETY: the memory is mapped as long as the listener is held; its words are atomics.
-        let shared = unsafe { &*self.shared.load(Ordering::Relaxed) };
+        let shared = self.shared();
         let _guard = shared.lock.take_within(turn_ms).ok()?;
         let peer = if fd.is_none() { Some(None) } else { None };
         let mut seeker = Seeker { listener: self, shared, peer, fd: fd.unwrap_or(-1) };

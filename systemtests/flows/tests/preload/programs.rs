@@ -77,6 +77,25 @@ fn one_port_is_served_by_several_processes() {
     assert_eq!(shared_sum(&runner.statistics(), "connected"), 24);
 }
 
+/// Runs a case of `kept.c`, with so many connections that use memory.
+fn kept(case: &str, accepted: u64) {
+    let (program, runner) = (compile("kept"), Runner::new());
+    let mut command = runner.command(&[]);
+    let status = end_of(command.arg(program.path()).arg(case));
+    assert!(status.success(), "{case}: {status}");
+    assert_eq!(shared_sum(&runner.statistics(), "accepted"), accepted, "{case}");
+}
+
+#[test]
+fn a_listener_that_accepts_nothing_keeps_few_offers() {
+    kept("few", 201);
+}
+
+#[test]
+fn an_offer_that_is_kept_loses_its_rings_with_the_connection() {
+    kept("rings", 200);
+}
+
 #[test]
 fn a_client_takes_no_port_before_it_connects() {
     let test = "a_client_takes_no_port_before_it_connects";
