@@ -2,7 +2,7 @@
 #include "pair.h"
 
 int main(void) {
-    alarm(100);
+    alarm(600);
     signal(SIGPIPE, SIG_IGN);
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);

@@ -338,6 +338,6 @@ static const struct test_case CASES[] = {
 int main(int count, char **arguments) {
     CHECK(count >= 2);
     leave_by = count > 2 ? arguments[2] : "close";
-    alarm(20);
+    alarm(600);
     return run_case(arguments[1], CASES, COUNT(CASES));
 }

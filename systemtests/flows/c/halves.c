@@ -42,7 +42,7 @@ static void receive_half(int fd, uint64_t seed) {
 
 int main(int count, char **arguments) {
     CHECK(count == 2);
-    alarm(60);
+    alarm(600);
     int rounds = atoi(arguments[1]);
     for (int round = 0; round < rounds; round++) {
         struct pair pair = make_pair();

@@ -33,7 +33,7 @@ static void write_near_valid(struct hostile *it, uint64_t *chance) {
 
 int main(int count, char **arguments) {
     CHECK(count == 3);
-    alarm(60);
+    alarm(600);
     signal(SIGPIPE, SIG_IGN);
     int port = atoi(arguments[1]);
     uint64_t chance = strtoull(arguments[2], NULL, 10);

@@ -191,7 +191,7 @@ static const struct {
 int main(int count, char **arguments) {
     CHECK(count >= 3);
     uint64_t seed = strtoull(arguments[2], NULL, 10);
-    alarm(60);
+    alarm(600);
     if (strcmp(arguments[1], "drain") == 0) {
         CHECK(count == 5);
         return drain(seed, strtoull(arguments[3], NULL, 10), strtoull(arguments[4], NULL, 10));

@@ -29,7 +29,11 @@ static void interrupt(int flags, int fresh) {
     CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
     char *large = calloc(1, LARGE);
     if (fresh) {
-        while (send(pair.fd, large, 1000, MSG_DONTWAIT) > 0) continue;
+        /* On a busy machine the kernel moves bytes to the peer late, and has room again. */
+        while (send(pair.fd, large, 1000, MSG_DONTWAIT) > 0) {
+            while (send(pair.fd, large, 1000, MSG_DONTWAIT) > 0) continue;
+            usleep(500000);
+        }
         say(1);
         tell("send", send(pair.fd, large, 1000, 0));
         if (!(flags & SA_RESTART)) say(1);
@@ -405,6 +409,6 @@ static const struct test_case CASES[] = {
 int main(int count, char **arguments) {
     CHECK(count >= 2);
     leave_by = count > 2 ? arguments[2] : "close";
-    alarm(20);
+    alarm(600);
     return run_case(arguments[1], CASES, COUNT(CASES));
 }

@@ -384,7 +384,7 @@ static const struct {
 
 int main(int count, char **arguments) {
     CHECK(count == 3);
-    alarm(60);
+    alarm(600);
     for (size_t index = 0; index < sizeof scenarios / sizeof *scenarios; index++) {
         if (strcmp(arguments[1], scenarios[index].name) == 0) {
             scenarios[index].run(strtoull(arguments[2], NULL, 10));

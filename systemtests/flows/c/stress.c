@@ -160,7 +160,7 @@ static void wait_with_epoll(void) {
 
 int main(int arguments_count, char **arguments) {
     CHECK(arguments_count == 6);
-    alarm(100);
+    alarm(600);
     signal(SIGPIPE, SIG_IGN);
     way = arguments[1];
     uint64_t seed = strtoull(arguments[2], NULL, 10);

@@ -86,7 +86,7 @@ static void ask(int fd) {
 
 int main(int count, char **arguments) {
     CHECK(count == 3);
-    alarm(60);
+    alarm(600);
     char *second = strchr(arguments[2], '-');
     CHECK(second != NULL);
     *second++ = 0;

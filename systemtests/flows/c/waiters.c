@@ -413,7 +413,7 @@ static const struct test_case CASES[] = {
 int main(int count, char **arguments) {
     CHECK(count >= 3);
     how = arguments[2];
-    alarm(20);
+    alarm(600);
     if (strcmp(how, "old") == 0) be_old(ENOSYS);
     if (strcmp(how, "eperm") == 0) be_old(EPERM);
     if (strcmp(how, "eacces") == 0) be_old(EACCES);

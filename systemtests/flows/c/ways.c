@@ -279,7 +279,7 @@ static const struct {
 };
 int main(int count, char **arguments) {
     CHECK(count >= 3);
-    alarm(60);
+    alarm(600);
     uint64_t seed = strtoull(arguments[2], NULL, 10);
     if (strcmp(arguments[1], "plain-end") == 0) {
         CHECK(count == 5);
