@@ -212,19 +212,6 @@ impl<C> Channel<C> {
         Ok(self.keep(key, cookie))
     }
 
-    /// Changes the claim of CPUs of a partitioned listener. Connections that are already queued
-    /// stay in their queue.
-    pub fn set_cpus(&mut self, handle: Handle, cpus: CpuSet) -> Result<()> {
-        let key = self.engine.key(handle)?;
-        self.engine.set_cpus(key, &cpus)
-    }
-
-    /// Returns the claim of CPUs of a partitioned listener.
-    pub fn cpus(&mut self, handle: Handle) -> Result<CpuSet> {
-        let key = self.engine.key(handle)?;
-        self.engine.cpus(key)
-    }
-
     fn keep(&mut self, key: crate::slab::Key, cookie: C) -> Handle {
         let index = key.index as usize;
         if index >= self.cookies.len() {

@@ -146,24 +146,6 @@ impl Engine {
         drop(self.driver.detach(leg.object, &pending));
     }
 
-    /// Changes the claim of CPUs.
-    pub(crate) fn set_cpus(&mut self, key: Key, cpus: &CpuSet) -> Result<(), Error> {
-        let kind = self.member(key)?.kind.name();
-        let request = "a change of its CPUs";
-        let wrong = || Error::WrongKind { request, kind };
-        let listener = self.listener(key).ok_or_else(wrong)?;
-        listener.share.as_ref().ok_or_else(wrong)?.set_cpus(cpus)?;
-        Ok(())
-    }
-
-    /// Returns the claim of CPUs.
-    pub(crate) fn cpus(&mut self, key: Key) -> Result<CpuSet, Error> {
-        let kind = self.member(key)?.kind.name();
-        let share = self.listener(key).and_then(|listener| listener.share.as_ref());
-        let wrong = Error::WrongKind { request: "a set of CPUs", kind };
-        share.map(Membership::cpus).ok_or(wrong)
-    }
-
     /// Ends a listener's membership of a partition. Returns the connections that no other channel
     /// can take over, including those accepted and not delivered.
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {

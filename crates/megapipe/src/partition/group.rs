@@ -66,7 +66,7 @@ pub(super) struct Seat {
     pub(super) original: u64,
 }
 
-/// The shares that would result from a member's claim.
+/// The shares that would result from a new member's claim.
 struct Claim {
     shares: Vec<Share>,
     /// Positions of the loans that would lose their last CPU to the claim.
@@ -156,24 +156,6 @@ impl Group {
         let seat = self.admit(id, queue.clone(), mailbox, rebalances);
         self.commit(shares, Some(queue.id));
         Ok(seat)
-    }
-
-    /// Changes the claim of a member. CPUs that it gives up become the original's.
-    pub(super) fn set_cpus(&mut self, member: u64, cpus: &CpuSet) -> Result<(), ListenerError> {
-        let mut shares = self.claim(member, cpus)?.shares;
-        let main = self.main_of(member);
-        for share in shares.iter_mut().filter(|share| Some(share.queue.id) == main) {
-            share.cpus = *cpus;
-        }
-        self.steer(&shares)?;
-        self.commit(shares, None);
-        Ok(())
-    }
-
-    pub(super) fn cpus(&self, member: u64) -> CpuSet {
-        let main = self.main_of(member);
-        let share = self.shares.iter().find(|share| Some(share.queue.id) == main);
-        share.map_or(CpuSet::empty(), |share| share.cpus)
     }
 
     /// Returns the queues that other members hold, without the original.
@@ -289,10 +271,6 @@ impl Group {
         self.shares.iter().fold(CpuSet::empty(), |all, share| all.union(&share.cpus))
     }
 
-    fn main_of(&self, member: u64) -> Option<u64> {
-        self.members.iter().find(|other| other.id == member).map(|member| member.main)
-    }
-
     /// Returns the members with the numbers of these shares that they hold.
     fn loads(&self, shares: &[Share]) -> Vec<(u64, usize)> {
         let mut held: BTreeMap<u64, usize> = BTreeMap::new();
@@ -333,7 +311,7 @@ impl Group {
                     share.holder = claimer;
                     emptied.push(position);
                 }
-            } else if share.holder != claimer {
+            } else {
                 overlap = overlap.union(&wanted);
             }
         }

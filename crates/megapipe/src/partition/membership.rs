@@ -18,7 +18,7 @@ use tracing::{debug, info};
 static REGISTRY: Mutex<BTreeMap<u64, Weak<Partition>>> = Mutex::new(BTreeMap::new());
 
 /// A listener and, while it has members, its group. The lock is taken after that of the registry
-/// and before those of the mailboxes; only joining, changing, leaving and stealing take it.
+/// and before those of the mailboxes; only joining, leaving, rebalancing and stealing take it.
 #[derive(Debug, Default)]
 struct Partition {
     group: Mutex<Option<Group>>,
@@ -59,9 +59,9 @@ impl Membership {
     /// Claims CPUs of a listening TCP socket, and returns the queue of their connections.
     ///
     /// Any descriptor of the listener can be used. The queue may already have connections, if it
-    /// was on loan. Further loans that the claim took over, and later changes, arrive in the
-    /// mailbox. If the CPUs distribute the connections very unequally, members get equal shares of
-    /// them, provided that all members have `rebalance` set.
+    /// was on loan. Further loans that the claim took over, and loans of members that leave later,
+    /// arrive in the mailbox. If the CPUs distribute the connections very unequally, members get
+    /// equal shares of them, provided that all members have `rebalance` set.
     pub(crate) fn join(
         listener: BorrowedFd<'_>,
         cpus: &CpuSet,
@@ -95,22 +95,6 @@ impl Membership {
         self.id
     }
 
-    /// Claims these CPUs instead of the present ones, which go to the original unless others claim
-    /// them. Queued connections stay in their queues. On error nothing changes.
-    pub(crate) fn set_cpus(&self, cpus: &CpuSet) -> Result<(), ListenerError> {
-        require_usable(cpus)?;
-        if let Some(group) = &mut *self.partition.lock() {
-            group.set_cpus(self.id, cpus)?;
-            info!(member = self.id, %cpus, "changed the CPUs of a member");
-        }
-        Ok(())
-    }
-
-    /// Returns the claimed CPUs, without those of loans.
-    pub(crate) fn cpus(&self) -> CpuSet {
-        self.partition.lock().as_ref().map_or(CpuSet::empty(), |group| group.cpus(self.id))
-    }
-
     /// Publishes whether this member accepts connections; at first it does not.
     pub(crate) fn set_accepting(&mut self, is_accepting: bool) {
         self.tally.set_accepting(is_accepting);
@@ -129,7 +113,7 @@ impl Membership {
             return false;
         }
         let Some(finding) = self.tally.accepted() else { return false };
-        // A member that joins, changes or leaves at this moment begins a new epoch anyway.
+        // A member that joins or leaves at this moment begins a new epoch anyway.
         let mut state = match self.partition.group.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

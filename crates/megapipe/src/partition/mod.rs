@@ -42,8 +42,8 @@
 //! If all handshakes run on one CPU, one member gets all connections. Members publish how many they
 //! accept. If the numbers become very unequal, the program gives the connections of claimed CPUs to
 //! the accepting members at random for a while: for one second, and for up to 64 s if steering by
-//! CPU is unequal again each time that it is tried. No member wakes up for that. A change of the
-//! members or of their sets ends it. See `balance.rs` for the rule.
+//! CPU is unequal again each time that it is tried. No member wakes up for that. A member that
+//! joins or leaves ends it. See `balance.rs` for the rule.
 //!
 //! # Limits
 //!

@@ -43,7 +43,6 @@ every_driver! {
         partition:
             connections_come_to_the_channel_of_their_cpu,
             overlapping_sets_are_refused,
-            the_set_can_be_changed,
             a_closed_channel_leaves_its_queue_to_another,
             a_channel_whose_thread_panics_leaves_its_queue_to_another,
             the_channel_s_own_members_are_not_among_its_handles,

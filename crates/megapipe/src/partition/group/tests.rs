@@ -1,5 +1,5 @@
 //! Checks the invariants of [`Group`], and that the messages in the mailboxes agree with it, for
-//! any order of joins, changes and leaves.
+//! any order of joins and leaves.
 
 use super::*;
 use crate::partition::tests::support::{connect, length, listener, usable_cpus};
@@ -14,7 +14,6 @@ const CPUS: usize = 6;
 #[derive(Clone, Debug)]
 enum Step {
     Join(CpuSet),
-    Change(prop::sample::Index, CpuSet),
     Leave(prop::sample::Index),
     ReadMail(prop::sample::Index),
 }
@@ -27,7 +26,6 @@ fn step() -> impl Strategy<Value = Step> {
     let who = any::<prop::sample::Index>;
     prop_oneof![
         3 => cpus().prop_map(Step::Join),
-        2 => (who(), cpus()).prop_map(|(who, cpus)| Step::Change(who, cpus)),
         2 => who().prop_map(Step::Leave),
         2 => who().prop_map(Step::ReadMail),
     ]
@@ -67,14 +65,6 @@ impl World {
         let id = |who: prop::sample::Index| (!ids.is_empty()).then(|| *who.get(&ids));
         match step {
             Step::Join(cpus) => self.join(&cpus),
-            Step::Change(who, cpus) => {
-                let Some(id) = id(who) else { return };
-                let overlap = self.claimed_by_others(Some(id)).intersection(&cpus);
-                let result = self.group.as_mut().unwrap().set_cpus(id, &cpus);
-                if self.expect(result, overlap) {
-                    self.followers.get_mut(&id).unwrap().cpus = cpus;
-                }
-            }
             Step::Leave(who) => {
                 let Some(id) = id(who) else { return };
                 self.followers.remove(&id);
@@ -91,7 +81,8 @@ impl World {
     }
 
     fn join(&mut self, cpus: &CpuSet) {
-        let overlap = self.claimed_by_others(None).intersection(cpus);
+        let claimed = self.followers.values().fold(CpuSet::empty(), |all, it| all.union(&it.cpus));
+        let overlap = claimed.intersection(cpus);
         let mailbox = Mailbox::new(wake_pair().unwrap().0);
         let listener = &self.listener;
         let group = self.group.get_or_insert_with(|| Group::found(listener.as_fd()).unwrap());
@@ -100,21 +91,11 @@ impl World {
             let queues = [queue.id].into();
             self.followers.insert(*id, Follower { mailbox, cpus: *cpus, queues });
         }
-        self.expect(result, overlap);
-    }
-
-    fn claimed_by_others(&self, id: Option<u64>) -> CpuSet {
-        let others = self.followers.iter().filter(|(other, _)| Some(**other) != id);
-        others.fold(CpuSet::empty(), |all, (_, other)| all.union(&other.cpus))
-    }
-
-    fn expect<T>(&self, result: Result<T, ListenerError>, overlap: CpuSet) -> bool {
         match result {
             Ok(_) => assert!(overlap.is_empty()),
             Err(ListenerError::Overlap { cpus }) => assert_eq!(*cpus, overlap),
             Err(error) => panic!("{error}"),
         }
-        overlap.is_empty()
     }
 
     fn check_law(&self) {
@@ -130,10 +111,9 @@ impl World {
         assert_eq!(group.original_holder.is_some(), online.difference(&all).is_empty());
         assert!(group.original_holder.iter().all(|id| self.followers.contains_key(id)));
         for (id, follower) in &self.followers {
-            assert_eq!(group.cpus(*id), follower.cpus);
-            let main = group.main_of(*id).unwrap();
-            let holder = group.shares.iter().find(|share| share.queue.id == main).unwrap().holder;
-            assert_eq!(holder, *id);
+            let main = group.members.iter().find(|member| member.id == *id).unwrap().main;
+            let share = group.shares.iter().find(|share| share.queue.id == main).unwrap();
+            assert_eq!((share.cpus, share.holder), (follower.cpus, *id));
         }
     }
 

@@ -33,7 +33,6 @@ impl Dice {
 struct Tally {
     stop: AtomicBool,
     joined: AtomicUsize,
-    changed: AtomicUsize,
     stolen: AtomicUsize,
     orphans: AtomicUsize,
 }
@@ -52,7 +51,7 @@ fn serve_original(listener: &TcpListener, tally: &Tally) {
     }
 }
 
-/// Joins and leaves repeatedly, with a changing set.
+/// Joins and leaves repeatedly, with another set each time.
 fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
     let mut dice = Dice(seed);
     let usable = usable_cpus();
@@ -70,9 +69,6 @@ fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
         while Instant::now() < end {
             seat.wait(1);
             seat.accept_all().into_iter().for_each(serve);
-            if dice.below(8) == 0 && seat.membership.set_cpus(&dice.cpus(&usable)).is_ok() {
-                count(&tally.changed, 1);
-            }
             if dice.below(8) == 0 {
                 let mut stolen = Vec::new();
                 count(&tally.stolen, seat.membership.steal(4, 0, &mut stolen).unwrap());
@@ -86,16 +82,11 @@ fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
     }
 }
 
-/// Runs a member that stays, but changes its CPUs.
+/// Runs a member that stays.
 fn stay(mut seat: Seat, tally: &Tally) {
-    let mut dice = Dice(99);
-    let usable = usable_cpus();
     while !tally.stop.load(Ordering::Relaxed) {
         seat.wait(1);
         seat.accept_all().into_iter().for_each(serve);
-        if dice.below(4) == 0 {
-            let _ = seat.membership.set_cpus(&dice.cpus(&usable));
-        }
     }
     // There are no clients any more, so only members that left since can have left connections.
     let orphans = seat.membership.leave();
@@ -146,9 +137,8 @@ fn run(somebody_stays: bool, others: u64) -> Tally {
         results.into_iter().for_each(|result| result.unwrap());
     });
     eprintln!(
-        "{} joins, {} changes, {} stolen, {} orphans",
+        "{} joins, {} stolen, {} orphans",
         tally.joined.load(Ordering::Relaxed),
-        tally.changed.load(Ordering::Relaxed),
         tally.stolen.load(Ordering::Relaxed),
         tally.orphans.load(Ordering::Relaxed),
     );

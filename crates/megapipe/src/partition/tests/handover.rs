@@ -24,10 +24,8 @@ fn a_queue_is_loaned_and_returned() {
     let waiting = [connect(address, second), connect(address, second)];
     assert!(two.membership.leave().connections.is_empty());
 
-    // The other member now has the CPU and the waiting connection, though it claims only its own
-    // CPU.
+    // The other member now has the CPU and the waiting connections.
     assert_eq!(one.queue_ids(), [one.queues[0].id, queue.id]);
-    assert_eq!(one.membership.cpus(), set(&[first]));
     let later = connect(address, second);
     assert_eq!(length(&queue.descriptor), 3);
     one.accept_all().into_iter().for_each(serve);
@@ -45,38 +43,28 @@ fn a_queue_is_loaned_and_returned() {
 #[test]
 fn a_member_accepts_from_the_original_while_all_cpus_are_claimed() {
     let name = "a_member_accepts_from_the_original_while_all_cpus_are_claimed";
-    let Some([first, second]) = two_cpus(name) else { return };
+    let Some([first, _]) = two_cpus(name) else { return };
     let all: CpuSet = (0..CpuSet::CAPACITY).collect();
     let rest = all.difference(&CpuSet::one(first));
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let before: Vec<TcpStream> = (0..20).map(|_| connect_here(address)).collect();
-    let mut one = Seat::take(listener.as_fd(), &all).unwrap();
-    assert!(one.holds_original());
+    let mut one = Seat::take(listener.as_fd(), &CpuSet::one(first)).unwrap();
+    assert!(!one.holds_original());
+    let mut two = Seat::take(listener.as_fd(), &rest).unwrap();
+    assert_eq!([&mut one, &mut two].map(Seat::holds_original), [true, false]);
     let accepted = one.accept_all();
     assert_eq!(accepted.len(), 20);
     accepted.into_iter().for_each(serve);
     before.into_iter().for_each(expect_service);
-
-    // The application accepts the connections of the CPUs that the member gives up.
-    one.membership.set_cpus(&CpuSet::one(first)).unwrap();
-    assert!(!one.holds_original());
-    let client = connect(address, second);
-    serve(listener.accept().unwrap().0.into());
-    expect_service(client);
-
-    // Another member claims them, and then has the original after the first.
-    let mut two = Seat::take(listener.as_fd(), &rest).unwrap();
-    assert_eq!([&mut one, &mut two].map(Seat::holds_original), [true, false]);
     drop(one);
     assert!(two.holds_original());
     assert_eq!(two.queue_ids().len(), 2);
 }
 
 #[test]
-fn a_member_can_claim_what_it_or_another_has_on_loan() {
-    let Some([first, second]) = two_cpus("a_member_can_claim_what_it_or_another_has_on_loan")
-    else {
+fn a_member_claims_what_another_has_on_loan() {
+    let Some([first, second]) = two_cpus("a_member_claims_what_another_has_on_loan") else {
         return;
     };
     let listener = listener();
@@ -86,28 +74,27 @@ fn a_member_can_claim_what_it_or_another_has_on_loan() {
     let loan = two.queues[0].id;
     drop(two);
     // Claiming a part of the loan's CPUs leaves the queue with its holder.
-    let mut three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
-    assert_ne!(three.queues[0].id, loan);
-    assert_eq!(one.queue_ids(), [one.queues[0].id, loan]);
-    let _client = connect(address, second);
-    assert_eq!(three.waiting(), 1);
-    // Claiming the rest of the CPUs moves the queue.
-    three.membership.set_cpus(&set(&[second, 901])).unwrap();
-    assert_eq!(one.queue_ids(), [one.queues[0].id]);
-    assert_eq!(three.queue_ids(), [three.queues[0].id, loan]);
-    // After they leave, all connections are still served; the next member uses a queue without
-    // CPUs.
+    let three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
     let main = three.queues[0].id;
+    assert_ne!(main, loan);
+    assert_eq!(one.queue_ids(), [one.queues[0].id, loan]);
+    let client = connect(address, second);
+    assert_eq!(three.waiting(), 1);
     drop(three);
-    let mut adopted = one.queue_ids().split_off(1);
-    adopted.sort_unstable();
-    assert_eq!(adopted, [loan, main]);
-    one.membership.set_cpus(&set(&[first, 901])).unwrap();
-    let four = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
-    assert_eq!(four.queues[0].id, main);
+    assert_eq!(one.queue_ids(), [one.queues[0].id, loan, main]);
+    // Claiming all CPUs of both loans moves both queues, with the connection that waits.
+    let mut four = Seat::take(listener.as_fd(), &set(&[second, 901])).unwrap();
+    assert_eq!(one.queue_ids(), [one.queues[0].id]);
+    assert_eq!(four.queue_ids(), [loan, main]);
+    four.accept_all().into_iter().for_each(serve);
+    expect_service(client);
+    // The next member that claims a part uses the queue without CPUs.
     drop(four);
-    let five = Seat::take(listener.as_fd(), &set(&[first])).err().unwrap();
-    assert!(matches!(five, ListenerError::Overlap { .. }));
+    let five = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    assert_eq!(five.queues[0].id, main);
+    assert_eq!(one.queue_ids(), [one.queues[0].id, loan]);
+    let six = Seat::take(listener.as_fd(), &set(&[first])).err().unwrap();
+    assert!(matches!(six, ListenerError::Overlap { .. }));
 }
 
 #[test]

@@ -76,33 +76,6 @@ fn connections_from_before_stay_with_the_original() {
 }
 
 #[test]
-fn sets_change_at_run_time() {
-    let listener = listener();
-    let address = listener.local_addr().unwrap();
-    let Some([first, second]) = two_cpus("sets_change_at_run_time") else { return };
-    let both: CpuSet = [first, second].into_iter().collect();
-    let one = Seat::take(listener.as_fd(), &both).unwrap();
-    assert_eq!(one.membership.cpus(), both);
-    let mut clients = vec![connect(address, first), connect(address, second)];
-    assert_eq!(one.waiting(), 2);
-
-    one.membership.set_cpus(&CpuSet::one(first)).unwrap();
-    clients.push(connect(address, second));
-    assert_eq!((one.waiting(), length(&listener)), (2, 1));
-
-    let two = Seat::take(listener.as_fd(), &CpuSet::one(second)).unwrap();
-    clients.push(connect(address, second));
-    assert_eq!((one.waiting(), two.waiting(), length(&listener)), (2, 1, 1));
-    let error = two.membership.set_cpus(&both).unwrap_err();
-    assert!(matches!(error, ListenerError::Overlap { cpus } if *cpus == CpuSet::one(first)));
-    assert_eq!(two.membership.cpus(), CpuSet::one(second));
-
-    one.membership.set_cpus(&CpuSet::one(1000).union(&CpuSet::one(first))).unwrap();
-    clients.push(connect(address, first));
-    assert_eq!((one.waiting(), two.waiting(), length(&listener)), (3, 1, 1));
-}
-
-#[test]
 fn overlapping_sets_are_refused_and_named() {
     let listener = listener();
     let cpu = usable_cpus()[0];
