@@ -256,13 +256,6 @@ typedef struct mp_options {
      */
     uint32_t close_timeout_ms;
     /*
-     * Lazy writes: with 1, the event of a write that succeeds may come together with the next
-     * other event, so that it does not end a wait. A program that waits for the event calls
-     * mp_flush() after the write. Only on the io_uring driver, for writes of up to 16 KiB to
-     * stream sockets. Default 0.
-     */
-    uint32_t lazy_writes;
-    /*
      * 1: the writes of a handle still have their events after mp_close() or mp_abort(), before
      * MP_CLOSE, with ECANCELED if they were discarded: for a program that frees what a write uses
      * at its event. Default 0.

@@ -261,12 +261,8 @@ public:
 /* A channel with an event loop for tasks. */
 class channel {
 public:
-    /* Throws std::invalid_argument for mp_options.lazy_writes, because a task that awaits a write
-     * needs its event. */
     explicit channel(const mp_options &options = {})
     {
-        if (options.lazy_writes)
-            throw std::invalid_argument("mp_options.lazy_writes must be 0: tasks await writes");
         native_ = mp_create(&options);
         if (!native_)
             throw detail::failure();

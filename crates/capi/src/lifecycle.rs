@@ -113,11 +113,6 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             MP_NEVER => Duration::ZERO,
             linger_us => Duration::from_micros(linger_us.into()),
         },
-        lazy_writes: match options.lazy_writes {
-            0 => false,
-            1 => true,
-            _ => return Err(Failure::invalid("mp_options.lazy_writes must be 0 or 1")),
-        },
         small_buffers: class(
             options.small_buffers,
             options.small_buffer_bytes,

@@ -157,11 +157,6 @@ pub struct mp_options {
     /// How long a handle in mp_close() may make no progress with its queued output before it is
     /// aborted with ETIMEDOUT, in milliseconds. Default 60000.
     pub close_timeout_ms: u32,
-    /// Lazy writes: with 1, the event of a write that succeeds may come together with the next
-    /// other event, so that it does not end a wait. A program that waits for the event calls
-    /// mp_flush() after the write. Only on the io_uring driver, for writes of up to 16 KiB to
-    /// stream sockets. Default 0.
-    pub lazy_writes: u32,
     /// 1: the writes of a handle still have their events after mp_close() or mp_abort(), before
     /// MP_CLOSE, with ECANCELED if they were discarded: for a program that frees what a write uses
     /// at its event. Default 0.

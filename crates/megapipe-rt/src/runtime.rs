@@ -71,8 +71,7 @@ impl Builder {
         self
     }
 
-    /// Sets the settings of all channels, such as their driver and their buffers. `lazy_writes` is
-    /// ignored, because tasks wait for their writes.
+    /// Sets the settings of all channels, such as their driver and their buffers.
     pub fn channel_config(mut self, config: Config) -> Builder {
         self.config = config;
         self

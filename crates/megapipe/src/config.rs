@@ -130,17 +130,6 @@ pub struct Config {
     /// are there (adaptive completion batching); zero disables it. See
     /// [`Channel::dispatch`](crate::Channel::dispatch).
     pub linger: Duration,
-    /// Lazy writes: whether the completion of a write that succeeds may come together with the next
-    /// other completion, so that it does not end a wait. A server that only sends responses then
-    /// sleeps once for each request instead of twice. With it, after the last write that it waits
-    /// for, the application calls [`Channel::flush`](crate::Channel::flush), for example if it
-    /// submits the next part of an answer when the write of the part before has completed. Then
-    /// the completions of all writes so far are available without a wait. The channel itself waits
-    /// for no completion that is held back: a further write of a handle, its
-    /// [`disconnect`](crate::Channel::disconnect), its [`close`](crate::Channel::close) and a
-    /// cancellation end the delay. Only the io_uring driver delays, and only writes of up to 16
-    /// KiB to stream sockets. Default: false.
-    pub lazy_writes: bool,
     /// Buffers for streams with messages of up to a few kilobytes. Default: 1,024 of 4,160 bytes.
     pub small_buffers: BufferClass,
     /// Buffers for streams that fill small ones, and for datagrams and packets. Default: 64 of
@@ -191,7 +180,6 @@ impl Default for Config {
             max_connections: 0,
             max_lightweight: 1 << 17,
             linger: Duration::from_micros(200),
-            lazy_writes: false,
             small_buffers: BufferClass { count: 1024, bytes: 4096 + 64 },
             // A datagram may have 65,507 bytes, and its buffer starts with the sender's address.
             large_buffers: BufferClass { count: 64, bytes: (64 << 10) + 512 },

@@ -7,12 +7,6 @@ use crate::runner::{Groups, Step, Work};
 
 /// Further runs of test programs in the second level.
 const ROWS: &[Row] = &[
-    // Lazy writes, and a flush before each wait.
-    Row {
-        program: "megapipe/conformance",
-        variables: &[("MEGAPIPE_TEST_LAZY", "1")],
-        filter: &["uring::"],
-    },
     // The first level runs 500 seeds of the simulator.
     Row {
         program: "mtcp-proto/protocol",

@@ -153,8 +153,7 @@ impl Core {
 
     /// Creates the core of the calling thread.
     pub(crate) fn new(index: usize, cpus: CpuSet, config: Config) -> io::Result<Rc<Core>> {
-        let mut channel: CoreChannel =
-            Channel::with_config(Config { lazy_writes: false, ..config })?;
+        let mut channel: CoreChannel = Channel::with_config(config)?;
         let (waker, source) = megapipe::wake_pair()?;
         let handle = channel.register(source, Rc::new(WakeUp) as Rc<dyn Sink>)?;
         channel.watch(handle, Repeat::UntilCancelled)?;

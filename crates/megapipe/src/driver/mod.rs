@@ -363,11 +363,6 @@ pub trait Driver {
     /// result).
     fn cancel(&mut self, tag: u64, object: Object);
 
-    /// Makes the next `collect` return without a wait if a lazy write
-    /// ([`Config::lazy_writes`](crate::Config::lazy_writes)) is among the submitted operations,
-    /// because something waits for its outcome. `cancel` and `flush` do the same.
-    fn expedite(&mut self) {}
-
     /// Fetches the datagram that an outcome with [`Output::Readable`] announced, as the outcome of
     /// the same operation: `-EAGAIN` if it is gone, [`Output::Starved`] without a free buffer.
     /// `ancillary` is the operation's.

@@ -63,7 +63,6 @@ impl Engine {
             let now = Instant::now();
             leaving.overdue = now.checked_add(timeout);
             self.plan(now + timeout.min(BEGIN_AFTER), key, Purpose::Leave);
-            self.driver.expedite();
         }
         // A connect is useless if no output is queued behind it.
         let Some(member) = self.members.get(key) else { return };

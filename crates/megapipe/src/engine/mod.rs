@@ -268,7 +268,6 @@ impl Engine {
         }
         if lane == Lane::Outbound {
             self.note_waiting(key, id);
-            self.driver.expedite();
         }
         true
     }
@@ -311,17 +310,8 @@ impl Engine {
 
     /// Starts a request that must not be lost; if the driver is full, it is started later.
     fn start_or_stall(&mut self, id: Key) {
-        self.expedite_write(id);
         if self.start(id).is_err() {
             self.stalled.push_back(id);
-        }
-    }
-
-    /// Makes the outcome of a write that starts later than it was submitted come without delay: the
-    /// application may have flushed it already.
-    fn expedite_write(&mut self, id: Key) {
-        if self.requests.get(id).is_some_and(|request| request.lane == Lane::Outbound) {
-            self.driver.expedite();
         }
     }
 
@@ -420,7 +410,6 @@ impl Engine {
         }
         for _ in 0..self.stalled.len() {
             let Some(id) = self.stalled.pop_front() else { break };
-            self.expedite_write(id);
             if self.start(id).is_err() {
                 self.stalled.push_front(id);
                 break;

@@ -29,10 +29,6 @@ use std::time::{Duration, Instant};
 /// Time-out of the tests, far longer than any step needs.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Environment variable for a run of the suite in which all writes are lazy and the channel is
-/// flushed before each wait, so that no completion is delayed.
-const LAZY: &str = "MEGAPIPE_TEST_LAZY";
-
 /// Makes tests of bodies for the kernel's drivers, `uring::name` and `epoll::name`. The bodies are
 /// functions of the calling module, or with `file: name, name;` of that module of the program.
 #[macro_export]
@@ -70,8 +66,6 @@ macro_rules! conformance {
 /// A channel under test.
 pub struct Rig {
     pub channel: Channel<u64>,
-    /// Whether to flush before each wait.
-    pub flushes: bool,
 }
 
 impl Deref for Rig {
@@ -90,7 +84,7 @@ impl DerefMut for Rig {
 
 impl From<Channel<u64>> for Rig {
     fn from(channel: Channel<u64>) -> Rig {
-        Rig { channel, flushes: false }
+        Rig { channel }
     }
 }
 
@@ -99,9 +93,7 @@ impl Rig {
         Rig::with(driver, Config::default())
     }
 
-    pub fn with(driver: DriverChoice, mut config: Config) -> Rig {
-        let flushes = std::env::var_os(LAZY).is_some() && !config.lazy_writes;
-        config.lazy_writes |= flushes;
+    pub fn with(driver: DriverChoice, config: Config) -> Rig {
         // Where `hide-uring` hides a feature, the channel must replace it, or choose epoll itself.
         let is_hidden = std::env::var_os("HIDE_URING").is_some();
         let chosen = match driver {
@@ -119,18 +111,7 @@ impl Rig {
             }
             _ => {}
         }
-        Rig { channel, flushes }
-    }
-
-    /// Waits for a completion as [`Channel::dispatch`] does.
-    pub fn dispatch(
-        &mut self,
-        limit: impl Into<Option<Duration>>,
-    ) -> Result<Option<Completion>, Error> {
-        if self.flushes {
-            self.channel.flush()?;
-        }
-        self.channel.dispatch(limit)
+        Rig { channel }
     }
 
     /// Returns whether lightweight sockets are entries of a table, with a limit of its own. They

@@ -6,7 +6,6 @@ mod bodies;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;
-mod lazy;
 mod partition;
 
 use bodies::*;
@@ -25,15 +24,6 @@ every_driver! {
             a_second_descriptor_keeps_its_input;
         handles:
             the_report_names_the_driver;
-        lazy:
-            a_lazy_write_completes_with_the_next_completion,
-            a_flush_makes_lazy_writes_complete,
-            a_lazy_write_completes_at_the_time_limit,
-            what_waits_for_a_lazy_write_delays_no_longer,
-            a_cancelled_lazy_write_completes,
-            a_lazy_write_that_fails_completes_at_once,
-            lazy_writes_to_slow_readers_arrive_whole,
-            a_dropped_channel_has_sent_its_lazy_writes;
         lifecycle:
             an_unregistered_stream_goes_on_without_the_channel;
         looks:

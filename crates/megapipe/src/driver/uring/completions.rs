@@ -28,7 +28,6 @@ impl UringDriver {
             table,
             unbounded,
             tells_queue,
-            lazy,
             messages,
             ..
         } = self;
@@ -53,9 +52,6 @@ impl UringDriver {
                 continue;
             };
             *outstanding -= u64::from(!more);
-            if class == Class::LazyWrite {
-                lazy.remove(tag);
-            }
             let mut outcome = Outcome { tag, result, more, output: Output::None };
             if class == Class::AcceptLater && result >= 0 {
                 // There may be room by now: then the accept is tried again.
@@ -104,10 +100,9 @@ fn output_of(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain | Class::AcceptLater | Class::LazyWrite | Class::MessageSend => {
+        Class::Plain | Class::AcceptLater | Class::MessageSend | Class::FileRoom => {
             return Output::None;
         }
-        Class::FileRoom => return Output::None,
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,

@@ -21,8 +21,6 @@ pub(super) enum Class {
     AcceptLater,
     /// A poll for a datagram that the driver then fetches.
     Arrival,
-    /// A write whose completion the kernel leaves out if it succeeds.
-    LazyWrite,
     /// A send of a message, which the driver repeats.
     MessageSend,
     /// A wait for room to send a part of a file.

@@ -5,7 +5,6 @@ mod buffers;
 mod completions;
 mod entries;
 pub(crate) mod features;
-mod lazy;
 mod linger;
 mod locked;
 mod messages;
@@ -22,7 +21,6 @@ mod table;
 use self::buffers::BufferRing;
 use self::entries::Class;
 use self::features::{Feature, Lacks};
-use self::lazy::LazyWrites;
 use self::linger::{Clock, Linger};
 use self::messages::MessageSends;
 use self::objects::{Nature, Target};
@@ -82,7 +80,6 @@ pub(crate) struct UringDriver {
     /// Outcomes that arrived while the driver waited for something else.
     backlog: VecDeque<Outcome>,
     linger: Linger,
-    lazy: LazyWrites,
     messages: MessageSends,
     batch: u32,
     synchronous: Synchronous,
@@ -134,7 +131,6 @@ impl UringDriver {
             classes: Vec::new(),
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
-            lazy: LazyWrites::new(config.lazy_writes),
             messages: MessageSends::default(),
             synchronous: Synchronous::default(),
             direct_sockets: lacks.leave_direct_sockets(),
@@ -252,7 +248,6 @@ impl Driver for UringDriver {
         self.ring.blocks_sigpipe |= !self.writes_quietly && objects::is_pipe(object);
         let entry = self.entry(object, operation);
         let class = match nature {
-            Nature::Stream if self.lazy.takes(&operation) => Class::LazyWrite,
             Nature::Messages if messages::is_send(tag, &operation) => Class::MessageSend,
             _ => class,
         };
@@ -262,10 +257,7 @@ impl Driver for UringDriver {
             self.table.reserve();
         }
         self.record_submission(tag, class);
-        match class {
-            Class::LazyWrite => self.lazy.record(tag, &operation),
-            _ => self.prompt += u32::from(entries::is_prompt(&operation)),
-        }
+        self.prompt += u32::from(entries::is_prompt(&operation));
         if class == Class::MessageSend {
             self.messages.record(tag, object, operation);
         }
@@ -278,16 +270,11 @@ impl Driver for UringDriver {
 
     fn cancel(&mut self, tag: u64, _object: Object) {
         self.cancelled = true;
-        self.lazy.expedite();
         if self.messages.cancel(tag) {
             self.outstanding -= 1;
             return self.backlog.push_back(Outcome::plain(tag, -libc::ECANCELED));
         }
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
-    }
-
-    fn expedite(&mut self) {
-        self.lazy.expedite();
     }
 
     fn fetch_datagram(&mut self, tag: u64, object: Object, ancillary: bool) -> Outcome {
@@ -307,7 +294,6 @@ impl Driver for UringDriver {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.lazy.expedite();
         let is_idle = self.ring.queued() == 0 && !self.cancelled && self.discarded.is_empty();
         if is_idle { Ok(()) } else { self.hand_over_firmly() }
     }
@@ -323,23 +309,22 @@ impl Driver for UringDriver {
                 // Files that clients take as fast as they are sent must not stop all others.
                 self.sent_bytes = 0;
                 self.ring.enter(WaitLimits::LOOK)?;
-                self.reap_with_lazy(sink, false);
+                self.reap_completions(sink);
             }
             return Ok(Wake::Outcomes);
         }
-        if self.reap_with_lazy(sink, self.lazy.is_urgent()).0 > 0 {
+        if self.reap_completions(sink).0 > 0 {
             return Ok(Wake::Outcomes);
         }
         self.counters.overflows += u64::from(self.ring.has_overflown());
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let urgent = self.lazy.is_urgent();
             let paused =
                 self.messages.due().map(|due| due.saturating_duration_since(Instant::now()));
             // An end of the time that is only that of a pause is none of the caller's.
             let limit = paused.filter(|paused| left.is_none_or(|left| *paused < left));
-            let limits = if urgent { WaitLimits::LOOK } else { self.wait_limits(limit.or(left)) };
+            let limits = self.wait_limits(limit.or(left));
             // Making room for the driver's own entries may have reaped something.
             if !self.backlog.is_empty() {
                 sink.append(&mut self.backlog);
@@ -349,7 +334,7 @@ impl Driver for UringDriver {
             self.cancelled &= matches!(entered, Entered::Busy);
             let ends =
                 left == Some(Duration::ZERO) || (entered == Entered::TimeUp && limit.is_none());
-            let (came, internal) = self.reap_with_lazy(sink, urgent || ends);
+            let (came, internal) = self.reap_completions(sink);
             if came > 0 {
                 self.note(limits, came);
                 return Ok(Wake::Outcomes);
@@ -361,11 +346,7 @@ impl Driver for UringDriver {
             left = until.map(|until| until.saturating_duration_since(Instant::now()));
             // The kernel reports neither the end of the time nor a signal from a call that has
             // submitted something.
-            let ends = left == Some(Duration::ZERO);
-            if (ends || !internal) && self.take_lazy(sink) > 0 {
-                return Ok(Wake::Outcomes);
-            }
-            if ends {
+            if left == Some(Duration::ZERO) {
                 return Ok(Wake::TimeUp);
             }
             match entered {
@@ -452,7 +433,6 @@ impl Driver for UringDriver {
                 Ok(_) => {}
             }
             self.reap_completions(&mut dropped);
-            self.take_lazy(&mut dropped);
             dropped.clear();
             ending = self.outstanding < before;
             if is_late && (self.outstanding > 0 || self.synchronous.has_abandoned()) {
@@ -482,32 +462,6 @@ impl UringDriver {
                 WaitLimits { want: asked + prompt, linger_us, timeout: left }
             }
         }
-    }
-
-    /// Reaps as [`reap_completions`](Self::reap_completions) does. If anything came, or if `asked`,
-    /// lazy writes that have succeeded come first, as they were submitted before.
-    fn reap_with_lazy(&mut self, sink: &mut VecDeque<Outcome>, asked: bool) -> (u32, bool) {
-        if self.lazy.is_empty() {
-            return self.reap_completions(sink);
-        }
-        let mut reaped = std::mem::take(&mut self.backlog);
-        let (came, internal) = self.reap_completions(&mut reaped);
-        let lazy = if came > 0 || asked { self.take_lazy(sink) } else { 0 };
-        sink.append(&mut reaped);
-        self.backlog = reaped;
-        (came + lazy, internal)
-    }
-
-    /// Appends the outcomes of lazy writes that have succeeded; returns their number. The caller
-    /// has reaped all completions.
-    fn take_lazy(&mut self, sink: &mut VecDeque<Outcome>) -> u32 {
-        if self.ring.queued() > 0 || self.ring.has_overflown() {
-            return 0;
-        }
-        let count = self.lazy.take(sink);
-        self.outstanding -= u64::from(count);
-        self.completions += u64::from(count);
-        count
     }
 
     /// Updates the statistics after a wait.

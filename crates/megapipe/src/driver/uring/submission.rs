@@ -1,7 +1,7 @@
 //! Submits requests to the kernel.
 
 use super::entries::{self, Class};
-use super::objects::{self, Nature, Target};
+use super::objects::{self, Target};
 use super::ring::{Entered, Ring};
 use super::table::Room;
 use super::{FORGOTTEN_TAG, RETRIES_MAX, RETRY_PAUSE, UringDriver};
@@ -117,10 +117,8 @@ impl UringDriver {
             Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
         };
         let nature = objects::nature(object);
-        let lazy = self.lazy.entry(fd, &operation).filter(|_| nature == Nature::Stream);
         let file_flags = if self.writes_quietly { RWF_NOSIGNAL } else { 0 };
-        lazy.unwrap_or_else(|| entries::build(fd, nature, operation, groups, file_flags))
-            .flags(flags)
+        entries::build(fd, nature, operation, groups, file_flags).flags(flags)
     }
 
     /// Adapts an operation to the free entries of the file table: while there are none, a listener

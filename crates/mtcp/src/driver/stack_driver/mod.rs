@@ -409,10 +409,6 @@ impl<P: Port> Driver for MtcpDriver<P> {
         self.begin(number, tag, operation)
     }
 
-    fn expedite(&mut self) {
-        self.kernel.expedite();
-    }
-
     fn cancel(&mut self, tag: u64, object: Object) {
         self.handed = true;
         match own(object) {

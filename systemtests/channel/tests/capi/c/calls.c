@@ -27,8 +27,6 @@ static void options_are_checked(void)
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "zero"));
     options = (struct mp_options){ .keep_steering = 2 };
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "keep_steering"));
-    options = (struct mp_options){ .lazy_writes = 2 };
-    CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "lazy_writes"));
     options = (struct mp_options){ .driver = MP_DRIVER_EPOLL, .linger_us = MP_NEVER,
                                    .keep_steering = 1 };
     channel = mp_create(&options);

@@ -406,12 +406,6 @@ static void all()
         test(channel);
     }
     tasks_may_be_destroyed_after_each_turn(options);
-    options.lazy_writes = 1;
-    try {
-        channel channel(options);
-        CHECK(false);
-    } catch (const std::invalid_argument &) {
-    }
     CHECK(living == 0 && open_files() == before);
     std::puts("all is well");
 }
