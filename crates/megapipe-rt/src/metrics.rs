@@ -1,9 +1,9 @@
 //! Counts of each core for Prometheus, by the feature `metrics`.
 //!
-//! [`serve`] answers a scraper on a port of its own, [`text`] makes the text for a route of your
-//! server, and [`read`] returns the numbers. Each core counts for itself without atomic operations,
-//! and answers between two turns of its loop, so reading disturbs no message. A core that a task
-//! blocks makes its readers wait; [`Handle::dump`](crate::Handle::dump) names the task.
+//! [`text`] makes the text for a route of your server, and [`read`] returns the numbers. Each core
+//! counts for itself without atomic operations, and answers between two turns of its loop, so
+//! reading disturbs no message. A core that a task blocks makes its readers wait;
+//! [`Handle::dump`](crate::Handle::dump) names the task.
 //!
 //! The names begin with `megapipe_rt_`; `docs/reference/counters.md` lists them.
 //!
@@ -18,20 +18,11 @@
 
 pub use crate::counts::{CoreMetrics, Histogram};
 use crate::handle::Handle;
-use crate::net::{TcpListener, TcpStream, is_shutdown};
-use crate::spawn::spawn_local;
 use crate::task::{Finisher, JoinHandle, Outcome};
-use crate::time::timeout;
 use std::fmt::Write;
-use std::io;
-use std::time::Duration;
 
 /// The type of the text, for the header `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Longest wait for a scraper's request, and its largest size.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
-const REQUEST_MAX: usize = 8 << 10;
 
 /// A number of each core, as Prometheus gets it.
 struct Family {
@@ -179,66 +170,6 @@ fn write_histogram(
     writeln!(out, "{prefix}_bucket{{core=\"{core}\",le=\"+Inf\"}} {count}")?;
     writeln!(out, "{prefix}_sum{{core=\"{core}\"}} {sum}")?;
     writeln!(out, "{prefix}_count{{core=\"{core}\"}} {count}")
-}
-
-/// Answers `GET /metrics` with the [text](text) of all cores, by HTTP/1.1, until the shutdown of
-/// the runtime is requested.
-///
-/// Bind the listener to an address that only scrapers reach: it asks for no password. Each
-/// connection is closed after its answer, or after 10 s without a request.
-///
-/// ```no_run
-/// use megapipe_rt::{Runtime, TcpListener, metrics};
-/// let runtime = Runtime::new()?;
-/// runtime.block_on(async {
-///     let scrapers = TcpListener::bind("127.0.0.1:9100")?;
-///     megapipe_rt::spawn_local(metrics::serve(scrapers));
-///     // And now the server.
-///     Ok::<(), std::io::Error>(())
-/// })?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub async fn serve(mut listener: TcpListener) -> io::Result<()> {
-    loop {
-        match listener.accept().await {
-            Ok(stream) => drop(spawn_local(async move {
-                if let Err(error) = answer(stream).await {
-                    tracing::debug!("a request for metrics failed: {error}");
-                }
-            })),
-            Err(error) if is_shutdown(&error) => return Ok(()),
-            Err(error) => tracing::warn!("cannot accept a request for metrics: {error}"),
-        }
-    }
-}
-
-async fn answer(mut stream: TcpStream) -> io::Result<()> {
-    let request = timeout(REQUEST_TIME, read_head(&mut stream)).await??;
-    let mut words = request.split(|byte| *byte == b' ');
-    let (status, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => ("200 OK", text(&Handle::current()).await),
-        (Some(b"GET"), _) => ("404 Not Found", "use /metrics\n".to_string()),
-        _ => ("405 Method Not Allowed", "use GET /metrics\n".to_string()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nAllow: \
-         GET\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write((head + &body).into_bytes()).await?;
-    stream.shutdown().await
-}
-
-/// Reads a request up to the end of its header.
-async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read().await? {
-            Some(bytes) if head.len() + bytes.len() <= REQUEST_MAX => head.extend(&*bytes),
-            _ => return Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-    Ok(head)
 }
 
 #[cfg(test)]
