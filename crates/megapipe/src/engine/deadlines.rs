@@ -1,6 +1,6 @@
 //! Schedules actions that a channel takes at a set time: ending requests that take too long,
-//! aborting handles whose close takes too long, accepting again after an error, and attaching an
-//! accept queue that could not be attached.
+//! aborting handles whose close takes too long, accepting again after an error, attaching an accept
+//! queue that could not be attached, and sending a message again.
 //!
 //! A member has at most one entry per purpose. When an entry expires whose deadline was postponed,
 //! the entry is postponed, too. So extending a deadline costs only a reading of the clock.
@@ -28,6 +28,8 @@ pub(super) enum Purpose {
     Leave,
     AcceptAgain,
     AdoptAgain,
+    /// Sends this message again.
+    SendAgain(Key),
 }
 
 /// The entries, earliest first.
@@ -118,6 +120,7 @@ impl Engine {
                 Ok((key, Purpose::Leave)) => self.look_after_leaving(key, now),
                 Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
                 Ok((key, Purpose::AdoptAgain)) => self.adopt_again(key),
+                Ok((_, Purpose::SendAgain(id))) => self.send_again(id),
             }
         }
     }

@@ -301,7 +301,8 @@ impl Engine {
         self.driver.submit(id.tag(), member.object, operation)?;
         member.note_begun(request);
         self.counters.operations += 1;
-        if member.has_limits() {
+        // A message that is sent again has made no progress.
+        if member.has_limits() && request.refusals == 0 {
             let (key, lane) = (request.handle, request.lane);
             self.extend_deadline(key, lane);
         }

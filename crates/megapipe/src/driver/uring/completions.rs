@@ -28,7 +28,6 @@ impl UringDriver {
             table,
             unbounded,
             tells_queue,
-            messages,
             ..
         } = self;
         for entry in ring.completions() {
@@ -45,12 +44,6 @@ impl UringDriver {
             }
             let more = cqueue::more(entry.flags());
             let class = class_of(classes, tag);
-            let repeats = class == Class::MessageSend;
-            let last = if repeats { messages.complete(tag, result) } else { Some(result) };
-            let Some(result) = last else {
-                internal = true;
-                continue;
-            };
             *outstanding -= u64::from(!more);
             let mut outcome = Outcome { tag, result, more, output: Output::None };
             if class == Class::AcceptLater && result >= 0 {
@@ -100,9 +93,7 @@ fn output_of(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain | Class::AcceptLater | Class::MessageSend | Class::FileRoom => {
-            return Output::None;
-        }
+        Class::Plain | Class::AcceptLater | Class::FileRoom => return Output::None,
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,

@@ -21,8 +21,6 @@ pub(super) enum Class {
     AcceptLater,
     /// A poll for a datagram that the driver then fetches.
     Arrival,
-    /// A send of a message, which the driver repeats.
-    MessageSend,
     /// A wait for room to send a part of a file.
     FileRoom,
 }
@@ -60,8 +58,14 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
 /// would continue by itself, but drop the error that ends the write half-way.
 const WRITE_FLAGS: i32 = libc::MSG_NOSIGNAL;
 
-/// Returns the flags of writes. The kernel must not repeat the send of a message, see
-/// [`messages`](super::messages).
+/// Returns the flags of writes.
+///
+/// io_uring repeats a send that would block once there is room. For messages that is wrong: a UNIX
+/// socket copies a message before it looks at the queue of the receiver, and a large datagram of
+/// UDP is copied fragment by fragment. After such an attempt the kernel takes the bytes as sent,
+/// and the repeated send is empty or lacks its beginning (seen on Linux 6.18). So these sends end
+/// with `EAGAIN`, and the engine repeats them. Streams are not affected, because they look for room
+/// first.
 fn write_flags(nature: Nature) -> i32 {
     WRITE_FLAGS | if nature == Nature::Messages { libc::MSG_DONTWAIT } else { 0 }
 }

@@ -7,7 +7,6 @@ mod entries;
 pub(crate) mod features;
 mod linger;
 mod locked;
-mod messages;
 mod objects;
 mod refusal;
 mod restrictions;
@@ -22,8 +21,7 @@ use self::buffers::BufferRing;
 use self::entries::Class;
 use self::features::{Feature, Lacks};
 use self::linger::{Clock, Linger};
-use self::messages::MessageSends;
-use self::objects::{Nature, Target};
+use self::objects::Target;
 use self::ring::{Entered, Ring, WaitLimits};
 use self::setup::Parts;
 use self::synchronous::Synchronous;
@@ -80,7 +78,6 @@ pub(crate) struct UringDriver {
     /// Outcomes that arrived while the driver waited for something else.
     backlog: VecDeque<Outcome>,
     linger: Linger,
-    messages: MessageSends,
     batch: u32,
     synchronous: Synchronous,
     lacks: Lacks,
@@ -131,7 +128,6 @@ impl UringDriver {
             classes: Vec::new(),
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
-            messages: MessageSends::default(),
             synchronous: Synchronous::default(),
             direct_sockets: lacks.leave_direct_sockets(),
             tells_queue: !lacks.has(Feature::QueueState),
@@ -244,13 +240,8 @@ impl Driver for UringDriver {
             }
         }
         let (operation, class) = self.admit(objects::adapt(object, operation));
-        let nature = objects::nature(object);
         self.ring.blocks_sigpipe |= !self.writes_quietly && objects::is_pipe(object);
         let entry = self.entry(object, operation);
-        let class = match nature {
-            Nature::Messages if messages::is_send(tag, &operation) => Class::MessageSend,
-            _ => class,
-        };
         // SAFETY: the trait requires the caller of `submit` to keep the operation's memory valid.
         unsafe { self.push(&entry.user_data(tag)) }?;
         if class == Class::AcceptOneDirect {
@@ -258,9 +249,6 @@ impl Driver for UringDriver {
         }
         self.record_submission(tag, class);
         self.prompt += u32::from(entries::is_prompt(&operation));
-        if class == Class::MessageSend {
-            self.messages.record(tag, object, operation);
-        }
         if self.ring.queued() >= self.batch {
             // Entries that the kernel does not take now (its completion queue is full) stay queued.
             let _ = self.hand_over();
@@ -270,10 +258,6 @@ impl Driver for UringDriver {
 
     fn cancel(&mut self, tag: u64, _object: Object) {
         self.cancelled = true;
-        if self.messages.cancel(tag) {
-            self.outstanding -= 1;
-            return self.backlog.push_back(Outcome::plain(tag, -libc::ECANCELED));
-        }
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
@@ -320,11 +304,7 @@ impl Driver for UringDriver {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let paused =
-                self.messages.due().map(|due| due.saturating_duration_since(Instant::now()));
-            // An end of the time that is only that of a pause is none of the caller's.
-            let limit = paused.filter(|paused| left.is_none_or(|left| *paused < left));
-            let limits = self.wait_limits(limit.or(left));
+            let limits = self.wait_limits(left);
             // Making room for the driver's own entries may have reaped something.
             if !self.backlog.is_empty() {
                 sink.append(&mut self.backlog);
@@ -332,8 +312,7 @@ impl Driver for UringDriver {
             }
             let entered = self.ring.enter(limits)?;
             self.cancelled &= matches!(entered, Entered::Busy);
-            let ends =
-                left == Some(Duration::ZERO) || (entered == Entered::TimeUp && limit.is_none());
+            let ends = left == Some(Duration::ZERO) || entered == Entered::TimeUp;
             let (came, internal) = self.reap_completions(sink);
             if came > 0 {
                 self.note(limits, came);
@@ -353,8 +332,6 @@ impl Driver for UringDriver {
                 Entered::Busy => {
                     std::thread::sleep(left.map_or(RETRY_PAUSE, |left| left.min(RETRY_PAUSE)))
                 }
-                // The end of a pause.
-                Entered::TimeUp => {}
                 _ if !internal => return Ok(Wake::Signal),
                 _ => {}
             }
@@ -404,7 +381,6 @@ impl Driver for UringDriver {
         let until = Instant::now() + deadline;
         let mut dropped = VecDeque::new();
         let _ = self.hand_over_firmly();
-        self.outstanding -= self.messages.cancel_all();
         // Only submitted requests can be cancelled, and a cancellation may not reach everything at
         // once (one that a disk is executing), so it is repeated. It is tried at least once,
         // however late it is, because this thread may have had no CPU. While requests that were

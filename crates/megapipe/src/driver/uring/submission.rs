@@ -106,7 +106,6 @@ impl UringDriver {
         while let Some(tag) = self.unbounded.pop() {
             self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
         }
-        self.submit_due_messages();
     }
 
     /// Builds the entry of an operation on an object, without a tag.

@@ -127,6 +127,8 @@ pub(crate) struct Request {
     pub(crate) told: i32,
     /// How often in a row the kernel has rejected the poll as invalid.
     pub(crate) invalid: u8,
+    /// How often the socket had no room for the message.
+    pub(crate) refusals: u32,
     /// Bytes written so far.
     pub(crate) progress: usize,
 }
@@ -150,6 +152,7 @@ impl Request {
             offset: NO_OFFSET,
             told: 0,
             invalid: 0,
+            refusals: 0,
             progress: 0,
         }
     }
