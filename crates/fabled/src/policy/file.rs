@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fable::{Kind, Name};
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-use super::{Facts, Network, Reach, User};
+use super::{Facts, Reach, User};
 
 /// The built-in policy, with comments.
 pub const DEFAULT: &str = include_str!("default.toml");
@@ -21,9 +22,9 @@ pub struct Policy {
     /// The users that may connect to a name whose owner has set no access.
     #[serde(default)]
     pub access: Access,
-    /// The networks in which flows need no TLS.
-    #[serde(default = "loopback")]
-    pub trusted_networks: Vec<Network>,
+    /// The networks in which flows need no TLS, in CIDR notation (RFC 4632).
+    #[serde(default = "loopback", deserialize_with = "networks")]
+    pub trusted_networks: Vec<IpNet>,
     /// The period of observations, in milliseconds.
     #[serde(default = "default_period_ms")]
     observe_every_ms: u64,
@@ -181,8 +182,20 @@ pub struct Rule {
     pub why: Option<String>,
 }
 
-fn loopback() -> Vec<Network> {
+fn loopback() -> Vec<IpNet> {
     ["127.0.0.0/8", "::1/128"].iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let network = |text: String| {
+        text.parse().map_err(|_| {
+            let text: String = text.chars().take(64).collect();
+            let what = format!("`{text}` is no network: write one such as 10.0.0.0/8 or fd00::/8");
+            serde::de::Error::custom(what)
+        })
+    };
+    texts.into_iter().map(network).collect()
 }
 
 fn default_period_ms() -> u64 {
@@ -356,9 +369,11 @@ impl Policy {
         self.owners.get(service).map(|user| user.0)
     }
 
-    /// Returns whether an address lies in a trusted network.
+    /// Returns whether an address lies in a trusted network. IPv4 addresses mapped into IPv6 count
+    /// as IPv4.
     pub fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted_networks.iter().any(|network| network.contains(address))
+        let address = address.to_canonical();
+        self.trusted_networks.iter().any(|network| network.contains(&address))
     }
 
     /// Returns the first rule that matches.
@@ -453,6 +468,26 @@ mod tests {
         assert!(error.contains("tcp-nodelay"), "{error}");
         let error = Policy::read(Path::new("/nowhere/policy.toml")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/policy.toml") && error.contains("--policy"), "{error}");
+    }
+
+    #[test]
+    fn networks_are_trusted_as_they_are_written() {
+        for (network, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("10.1.2.3/8", "10.255.0.1", "11.0.0.1"),
+            ("192.168.1.7/32", "192.168.1.7", "192.168.1.6"),
+            ("0.0.0.0/0", "8.8.8.8", "::1"),
+            ("fd00::/8", "fdff::1", "fe00::1"),
+            ("127.0.0.0/8", "::ffff:127.0.0.1", "::1"),
+        ] {
+            let policy = parse(&format!("trusted_networks = [\"{network}\"]")).unwrap();
+            let trusts = [inside, outside].map(|text| policy.trusts(text.parse().unwrap()));
+            assert_eq!(trusts, [true, false], "{network}");
+        }
+        for text in ["10.0.0.0", "10.0.0.0/33", "::/129", "host/8", "/8", "10.0.0.0/-1"] {
+            let error = parse(&format!("trusted_networks = [\"{text}\"]")).unwrap_err();
+            assert!(error.to_string().contains(&format!("`{text}` is no network")), "{error}");
+        }
     }
 
     #[test]

@@ -7,7 +7,6 @@
 
 mod choice;
 mod file;
-mod network;
 pub mod steady;
 mod user;
 
@@ -17,7 +16,6 @@ use fable::orders::Demand;
 
 pub use choice::{best_form, choose, permitted};
 pub use file::{Access, DEFAULT, FileError, Policy, Quota, Reserve, Rule, Thresholds, Transports};
-pub use network::{BadNetwork, Network};
 pub use user::User;
 
 /// All facts that a choice depends on.
