@@ -2,7 +2,8 @@
 //!
 //! [`Quotas`] has one [`Holder`] per user of this host and per other host. [`Holder::charge`] takes
 //! from it; the [`Charge`] gives back when it is dropped, so an entry of a table and its charge end
-//! together. Three rules apply:
+//! together. [`Holder::take_line`] limits the log lines that an account causes, by their rate.
+//! Three rules apply to what is charged:
 //!
 //! 1. A user has at most its quota, which is a key of the policy.
 //! 2. A user has at most as much as is still free for users who have more than little. A quarter of
@@ -15,6 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Instant;
+
+use bucket::Bucket;
+
+mod bucket;
 
 /// Who is charged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,6 +110,10 @@ struct Shared {
     quota: Cell<Amounts>,
     held: Counts,
     refused: Cell<u64>,
+    /// Lines per second of one user; 0 limits nobody.
+    log_lines_s: Cell<u32>,
+    lines: Bucket,
+    suppressed: Cell<u64>,
 }
 
 /// All accounts.
@@ -111,6 +121,8 @@ struct Shared {
 pub(crate) struct Quotas {
     shared: Rc<Shared>,
     holders: RefCell<BTreeMap<Account, Rc<Holder>>>,
+    /// When suppressed lines were last reported.
+    reported: Cell<Option<Instant>>,
 }
 
 /// An account.
@@ -120,6 +132,10 @@ pub(crate) struct Holder {
     shared: Rc<Shared>,
     held: Counts,
     refused: Cell<u64>,
+    lines: Bucket,
+    /// Lines that were suppressed: in all, and until the last report.
+    suppressed: Cell<u64>,
+    suppressed_before: Cell<u64>,
 }
 
 /// What an account holds, until this is dropped.
@@ -140,26 +156,43 @@ pub(crate) struct Standing {
     pub(crate) limits: Amounts,
     /// How often it was refused something.
     pub(crate) refused: u64,
+    /// How many of its log lines were suppressed.
+    pub(crate) suppressed: u64,
 }
 
-/// Accounts without anything that are kept for their number of refusals.
+/// Accounts without anything that are kept for their numbers of refusals and suppressed lines.
 const IDLE_MAX: usize = 256;
+
+/// How many times the rate of one user all users together have for log lines.
+const USERS_AT_FULL_RATE: f64 = 20.0;
+/// How often suppressed lines are reported.
+const REPORT_S: f64 = 5.0;
 
 impl Quotas {
     /// Opens the accounts of a daemon that runs as this user and may have so many descriptors. With
     /// few, it has fewer connections, so that they do not take the descriptors for new flows.
-    pub(crate) fn new(own_uid: u32, quota: Amounts, descriptors: u64) -> Quotas {
+    pub(crate) fn new(own_uid: u32, quota: Amounts, log_lines_s: u32, descriptors: u64) -> Quotas {
         let mut all = TABLES.map(|table| table.all);
         let connections = descriptors / DESCRIPTORS_PER_CONNECTION;
         all[0] = all[0].min(usize::try_from(connections).unwrap_or(usize::MAX));
-        let (held, quota) = (Counts::default(), Cell::new(quota));
-        let shared = Shared { own_uid, all, quota, held, refused: Cell::new(0) };
-        Quotas { shared: Rc::new(shared), holders: RefCell::default() }
+        let shared = Shared {
+            own_uid,
+            all,
+            quota: Cell::new(quota),
+            held: Counts::default(),
+            refused: Cell::default(),
+            log_lines_s: Cell::new(log_lines_s),
+            lines: Bucket::default(),
+            suppressed: Cell::default(),
+        };
+        let (holders, reported) = (RefCell::default(), Cell::default());
+        Quotas { shared: Rc::new(shared), holders, reported }
     }
 
-    /// Sets the quota of each user. What users hold already stays.
-    pub(crate) fn set_quota(&self, quota: Amounts) {
+    /// Sets the quota of each user, and its log lines per second. What users hold already stays.
+    pub(crate) fn set_quota(&self, quota: Amounts, log_lines_s: u32) {
         self.shared.quota.set(quota);
+        self.shared.log_lines_s.set(log_lines_s);
     }
 
     /// Returns an account, which is opened if there is none.
@@ -178,7 +211,10 @@ impl Quotas {
             account: account.clone(),
             shared: Rc::clone(&self.shared),
             held: Counts::default(),
-            refused: Cell::new(0),
+            refused: Cell::default(),
+            lines: Bucket::default(),
+            suppressed: Cell::default(),
+            suppressed_before: Cell::default(),
         });
         holders.insert(account.clone(), Rc::clone(&holder));
         holder
@@ -192,11 +228,28 @@ impl Quotas {
             held: self.shared.held.each_ref().map(Cell::get),
             limits: self.shared.all,
             refused: self.shared.refused.get(),
+            suppressed: self.shared.suppressed.get(),
         };
         let holders = self.holders.borrow();
         let each = holders.values().map(|holder| holder.standing());
         let each = each.filter(|standing| standing.held != [0; 4] || standing.refused > 0);
         std::iter::once(all).chain(each).collect()
+    }
+
+    /// Returns how many log lines were suppressed since the last report, by account. Returns
+    /// nothing between two periods.
+    pub(crate) fn suppressed_lines(&self, now: Instant) -> Vec<(Account, u64)> {
+        let is_early = |then: Instant| (now - then).as_secs_f64() < REPORT_S;
+        if self.reported.get().is_some_and(is_early) {
+            return Vec::new();
+        }
+        self.reported.set(Some(now));
+        let holders = self.holders.borrow();
+        let suppressed = holders.values().map(|holder| {
+            let ever = holder.suppressed.get();
+            (holder.account.clone(), ever - holder.suppressed_before.replace(ever))
+        });
+        suppressed.filter(|(_, lines)| *lines > 0).collect()
     }
 }
 
@@ -209,6 +262,30 @@ impl Holder {
     pub(crate) fn count_refusal(&self) {
         self.refused.set(self.refused.get() + 1);
         self.shared.refused.set(self.shared.refused.get() + 1);
+    }
+
+    /// Takes one line from the rates of this account and of all. Returns false if the line is to be
+    /// suppressed.
+    pub(crate) fn take_line(&self, now: Instant) -> bool {
+        let Shared { log_lines_s, lines, suppressed, .. } = &*self.shared;
+        let rate = f64::from(log_lines_s.get());
+        if rate == 0.0 || self.is_free() {
+            return true;
+        }
+        let is_left = self.lines.refill(rate, now) & lines.refill(rate * USERS_AT_FULL_RATE, now);
+        if is_left {
+            self.lines.take();
+            lines.take();
+        } else {
+            self.suppressed.set(self.suppressed.get() + 1);
+            suppressed.set(suppressed.get() + 1);
+        }
+        is_left
+    }
+
+    /// Returns whether the account has no quota.
+    fn is_free(&self) -> bool {
+        matches!(self.account, Account::User(uid) if uid == 0 || uid == self.shared.own_uid)
     }
 
     /// Takes these amounts, all or none.
@@ -265,26 +342,23 @@ impl Holder {
     }
 
     fn standing(&self) -> Standing {
-        let is_free = match self.account {
-            Account::User(uid) => uid == 0 || uid == self.shared.own_uid,
-            Account::Host(_) => false,
-        };
         Standing {
             account: Some(self.account.clone()),
             held: self.held.each_ref().map(Cell::get),
-            limits: match is_free {
+            limits: match self.is_free() {
                 true => self.shared.all,
                 false => self.shared.quota.get(),
             },
             refused: self.refused.get(),
+            suppressed: self.suppressed.get(),
         }
     }
 }
 
 impl Charge {
-    /// Returns who is charged.
-    pub(crate) fn account(&self) -> &Account {
-        &self.holder.account
+    /// Returns the account that is charged.
+    pub(crate) fn holder(&self) -> &Rc<Holder> {
+        &self.holder
     }
 }
 
@@ -300,6 +374,8 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const QUOTA: Amounts = [2048, 4096, 8192, 192 << 20];
@@ -317,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_user_has_its_quota_and_gets_back_what_it_gives_up() {
-        let quotas = Quotas::new(0, QUOTA, MANY);
+        let quotas = Quotas::new(0, QUOTA, 10, MANY);
         let holder = quotas.holder(&Account::User(7));
         let (mut charges, reason) = fill(&holder);
         assert_eq!(charges.len(), 4096);
@@ -331,7 +407,7 @@ mod tests {
 
     #[test]
     fn many_users_leave_room_for_another_one_and_for_root() {
-        let quotas = Quotas::new(0, QUOTA, MANY);
+        let quotas = Quotas::new(0, QUOTA, 10, MANY);
         let greedy: Vec<_> =
             (1..=100).map(|uid| fill(&quotas.holder(&Account::User(uid))).0).collect();
         let held: usize = greedy.iter().map(Vec::len).sum();
@@ -346,7 +422,7 @@ mod tests {
 
     #[test]
     fn the_user_of_the_daemon_leaves_the_reserve_to_root() {
-        let quotas = Quotas::new(1000, QUOTA, MANY);
+        let quotas = Quotas::new(1000, QUOTA, 10, MANY);
         let (own, _) = fill(&quotas.holder(&Account::User(1000)));
         assert_eq!(own.len(), 16_384 - 1024);
         assert_eq!(fill(&quotas.holder(&Account::User(0))).0.len(), 1024);
@@ -354,7 +430,7 @@ mod tests {
 
     #[test]
     fn few_descriptors_are_shared_like_all_else() {
-        let quotas = Quotas::new(0, QUOTA, 300);
+        let quotas = Quotas::new(0, QUOTA, 10, 300);
         let connect = |uid| {
             let holder = quotas.holder(&Account::User(uid));
             std::iter::from_fn(|| holder.charge(connection()).ok()).collect::<Vec<_>>()
@@ -367,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_refusal_takes_nothing() {
-        let quotas = Quotas::new(0, [1, 1, 1, 100], MANY);
+        let quotas = Quotas::new(0, [1, 1, 1, 100], 10, MANY);
         let holder = quotas.holder(&Account::Host("node7".to_owned()));
         assert!(holder.charge(flow()).unwrap_err().contains("host node7 has 0 of the 100 bytes"));
         assert_eq!(quotas.standings()[1].held, [0; 4]);
@@ -375,8 +451,32 @@ mod tests {
     }
 
     #[test]
+    fn a_user_has_a_burst_and_a_rate_of_lines_and_others_are_not_affected() {
+        let quotas = Quotas::new(1000, QUOTA, 10, MANY);
+        let count = |uid: u32, now: Instant| {
+            let holder = quotas.holder(&Account::User(uid));
+            (0..1000).filter(|_| holder.take_line(now)).count()
+        };
+        let start = Instant::now();
+        assert_eq!(count(7, start), 250);
+        assert_eq!(count(7, start + Duration::from_secs(2)), 20);
+        assert_eq!(count(8, start), 250);
+        assert_eq!(count(0, start), 1000);
+        assert_eq!(count(1000, start), 1000);
+        let expected = [(Account::User(7), 750 + 980), (Account::User(8), 750)];
+        assert_eq!(quotas.suppressed_lines(start), expected);
+        assert_eq!(quotas.suppressed_lines(start + Duration::from_secs(1)), []);
+        assert_eq!(quotas.standings()[0].suppressed, 750 + 980 + 750);
+        // All users together have a rate, too.
+        let all: usize = (100..200).map(|uid| count(uid, start)).sum();
+        assert!(all <= 20 * 250, "{all}");
+        quotas.set_quota(QUOTA, 0);
+        assert_eq!(count(7, start), 1000, "0 limits nobody");
+    }
+
+    #[test]
     fn accounts_without_anything_are_closed() {
-        let quotas = Quotas::new(0, QUOTA, MANY);
+        let quotas = Quotas::new(0, QUOTA, 10, MANY);
         for uid in 0..10_000 {
             quotas.holder(&Account::User(uid));
         }

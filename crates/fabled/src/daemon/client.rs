@@ -159,7 +159,7 @@ impl Client {
             return;
         }
         // Whoever causes the packet is not to blame.
-        let _acting = log_quota::acting(Some(self.holder.account().clone()));
+        let _acting = log_quota::acting(Some(Rc::clone(&self.holder)));
         tracing::warn!(pid = self.process.peer.pid, "a process is disconnected: {why}");
         self.holder.count_refusal();
         self.end(why);

@@ -149,10 +149,10 @@ impl Daemon {
         // A cluster's names are not known at once either.
         let awaits = listen_socket.succeeds() || options.cluster.has_others();
         let own_uid = rustix::process::geteuid().as_raw();
-        log_quota::configure(options.policy.quota.log_lines_s, own_uid);
+        let quotas = quotas::open(&options.policy.quota, own_uid, descriptors);
         Ok(Daemon {
             owners: Owners::of_socket(&options.socket, options.policy.owner_kept(), now),
-            quotas: Quotas::new(own_uid, quotas::amounts(&options.policy.quota), descriptors),
+            quotas,
             returning: Returning::new(awaits.then_some(now)),
             listen_socket,
             door_is_open: true,
@@ -278,9 +278,8 @@ impl Daemon {
                     continue;
                 }
             };
-            let account = Account::User(process.peer.uid);
-            let _acting = log_quota::acting(Some(account.clone()));
-            let holder = self.quotas.holder(&account);
+            let holder = self.quotas.holder(&Account::User(process.peer.uid));
+            let _acting = log_quota::acting(Some(Rc::clone(&holder)));
             let charge = match holder.charge(quota::connection()) {
                 Ok(charge) => charge,
                 Err(why) => {
@@ -347,7 +346,7 @@ impl Daemon {
     fn disconnect(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
         client.stop_watching(&self.epoll);
-        let _acting = log_quota::acting(Some(client.holder.account().clone()));
+        let _acting = log_quota::acting(Some(Rc::clone(&client.holder)));
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
         tracing::debug!(client = id.0, pid, "disconnected: {why}");

@@ -1,6 +1,8 @@
 //! Evaluates the flows periodically, and moves those for which the policy prefers another
 //! transport.
 
+use std::rc::Rc;
+
 use fable::protocol::{FlowId, ToProcess};
 
 use super::Daemon;
@@ -53,7 +55,7 @@ impl Daemon {
     /// decisions by what they write into its page.
     fn acting_for(&self, id: FlowId) -> Acting {
         let charge = self.flows.get(&id).and_then(|flow| flow.charge.as_ref());
-        log_quota::acting(charge.map(|charge| charge.account().clone()))
+        log_quota::acting(charge.map(|charge| Rc::clone(charge.holder())))
     }
 
     /// Moves the flow, if the policy prefers another transport and has preferred it for long

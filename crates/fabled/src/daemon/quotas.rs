@@ -5,13 +5,17 @@ use std::time::Instant;
 use fable::protocol::{Answer, Usage, UserEntry};
 
 use super::Daemon;
-use crate::log_quota;
 use crate::policy::Quota;
-use crate::quota::{Account, Amounts, Standing};
+use crate::quota::{Account, Amounts, Quotas, Standing};
 use crate::registry::ClientId;
 
+/// Opens the accounts of a daemon that runs as this user and may have so many descriptors.
+pub(super) fn open(quota: &Quota, own_uid: u32, descriptors: u64) -> Quotas {
+    Quotas::new(own_uid, amounts(quota), quota.log_lines_s, descriptors)
+}
+
 /// Returns the quota of one user as amounts.
-pub(super) fn amounts(quota: &Quota) -> Amounts {
+fn amounts(quota: &Quota) -> Amounts {
     let memory = quota.memory_kib as usize * 1024;
     [quota.connections as usize, quota.names as usize, quota.flows as usize, memory]
 }
@@ -19,13 +23,13 @@ pub(super) fn amounts(quota: &Quota) -> Amounts {
 impl Daemon {
     /// Applies the quotas of a policy that was read again.
     pub(super) fn apply_quotas(&mut self) {
-        self.quotas.set_quota(amounts(&self.policy.quota));
-        log_quota::configure(self.policy.quota.log_lines_s, self.own_uid);
+        let quota = &self.policy.quota;
+        self.quotas.set_quota(amounts(quota), quota.log_lines_s);
     }
 
     /// Logs how many lines were suppressed lately, one line per user.
     pub(super) fn report_suppressed_lines(&mut self) {
-        for (account, lines) in log_quota::suppressed(Instant::now()) {
+        for (account, lines) in self.quotas.suppressed_lines(Instant::now()) {
             let rate = self.policy.quota.log_lines_s;
             let what = format!(
                 "{lines} more lines about {account} were suppressed: a user may cause {rate} per \
@@ -48,7 +52,7 @@ impl Daemon {
 }
 
 fn entry(standing: Standing) -> UserEntry {
-    let Standing { account, held, limits, refused } = standing;
+    let Standing { account, held, limits, refused, suppressed } = standing;
     let usage = |index: usize| Usage { held: held[index], limit: limits[index] };
     UserEntry {
         user: account.as_ref().map_or_else(|| "all".to_owned(), Account::to_string),
@@ -57,6 +61,6 @@ fn entry(standing: Standing) -> UserEntry {
         flows: usage(2),
         bytes: usage(3),
         refused,
-        suppressed: log_quota::suppressed_ever(account.as_ref()),
+        suppressed,
     }
 }

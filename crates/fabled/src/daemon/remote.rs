@@ -22,7 +22,7 @@ impl Daemon {
                 ClusterEvent::Connection { stream, ticket } => {
                     let flow = ticket.flow;
                     let account = Account::Host(ticket.peer.host.clone());
-                    let _acting = log_quota::acting(Some(account));
+                    let _acting = log_quota::acting(Some(self.quotas.holder(&account)));
                     if let Err(why) = self.incoming(stream, &ticket) {
                         let from = format!("{} on {}", who(&ticket.peer), ticket.peer.host);
                         let name = &ticket.name;

@@ -1,6 +1,7 @@
 //! Parses the messages of clients and calls their handlers.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use fable::packet::Packet;
 use fable::protocol::{REVISION, ToDaemon, ToProcess, VERSION};
@@ -14,7 +15,7 @@ use crate::registry::ClientId;
 impl Daemon {
     /// Handles readiness or an error of a client's socket.
     pub(super) fn serve(&mut self, id: ClientId, flags: EventFlags) {
-        let account = self.clients.get(&id).map(|client| client.holder.account().clone());
+        let account = self.clients.get(&id).map(|client| Rc::clone(&client.holder));
         let _acting = log_quota::acting(account);
         if let Some(client) = self.clients.get_mut(&id) {
             if flags.contains(EventFlags::OUT) {
