@@ -9,23 +9,7 @@
 //! as the connection. When the daemon ends, flows stay; the process connects again, sends `Hello`,
 //! registers its names and announces its flows.
 //!
-//! [`VERSION`] changes when an older side could not understand the newer one at all; it has not
-//! changed yet. [`REVISION`] counts the additions since. Each side sends its own revision in the
-//! greeting (none means 1) and ignores fields that it does not know. It receives messages of a
-//! later revision only if its own revision has them:
-//!
-//! | revision | added |
-//! | --- | --- |
-//! | 1 | |
-//! | 2 | `Orders` both ways; `sequence`, `epoch` in `Move`; a pidfd with `Connected`, `Incoming` |
-//! | 3 | `owner` in `Connect`, answered by `OtherOwner`; `Users` |
-//!
-//! The control link between two ends does the same without a greeting. When the first path is open,
-//! a follower of revision N from 2 on sends a `request` for the transport `revision-N`. A leader of
-//! revision 1 declines it as an unknown transport, and nothing follows; a later one answers with
-//! `revision`. From then on both send `orders` whenever theirs have changed. A `request` then
-//! carries the number of the operator's order that the sender knows, and whether the application
-//! requested the move.
+//! Both sides refuse another [`VERSION`] than their own.
 
 use std::net::SocketAddr;
 
@@ -39,15 +23,7 @@ use crate::orders::Orders;
 use crate::transport::TlsKeys;
 
 /// The protocol version, which must be the same on both sides.
-pub const VERSION: u32 = 1;
-
-/// The revision of the version that this side supports, see the [module](self).
-pub const REVISION: u32 = 3;
-
-/// Returns the revision of a side that sends none.
-pub(crate) fn first_revision() -> u32 {
-    1
-}
+pub const VERSION: u32 = 2;
 
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 128 * 1024;
@@ -66,9 +42,6 @@ pub enum ToDaemon {
         version: u32,
         /// The program's name, for logs and displays.
         program: String,
-        /// [`REVISION`].
-        #[serde(default = "first_revision")]
-        revision: u32,
     },
     /// Registers a name, which must be of the `fable` scheme. Answered by `Registered` or
     /// `Refused`.
@@ -98,9 +71,7 @@ pub enum ToDaemon {
         trust: Trust,
         /// The transport that the application requests; without one the policy chooses.
         transport: Option<String>,
-        /// The user that must run the other end. A daemon of an earlier revision ignores it, so
-        /// the process checks the answer itself, too. Since revision 3.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// The user that must run the other end. The process checks the answer itself, too.
         owner: Option<u32>,
     },
     /// An end uses the path of a new epoch. Sent at once for the first epoch too.
@@ -115,7 +86,7 @@ pub enum ToDaemon {
         pause_ns: u64,
     },
     /// The orders that this end knows have changed, and not by the daemon's message; or the flow is
-    /// announced. Since revision 2.
+    /// announced.
     Orders {
         /// The flow.
         flow: FlowId,
@@ -212,7 +183,7 @@ pub enum Operation {
     },
     /// Reports every event from now on: each is an `Answer`, until the connection ends.
     Events,
-    /// What each user makes the daemon hold. Since revision 3.
+    /// What each user makes the daemon hold.
     Users,
 }
 
@@ -227,9 +198,6 @@ pub enum ToProcess {
         version: u32,
         /// This host's name in the cluster.
         host: String,
-        /// [`REVISION`].
-        #[serde(default = "first_revision")]
-        revision: u32,
     },
     /// A name is registered.
     Registered {
@@ -239,8 +207,7 @@ pub enum ToProcess {
         name: Name,
     },
     /// The flow is established on this host. Descriptors: the control socket (`SOCK_SEQPACKET`, the
-    /// peer gets its other end), the flow page, and since revision 2 the peer's pidfd, if the
-    /// kernel provides one.
+    /// peer gets its other end), the flow page, and the peer's pidfd, if the kernel provides one.
     Connected {
         /// The number of the request.
         request: u64,
@@ -275,7 +242,7 @@ pub enum ToProcess {
     },
     /// A new flow for an endpoint of this process. Descriptors: the control socket (an end of a
     /// `SOCK_SEQPACKET` pair if local, else a connected TCP socket after the ticket), the flow
-    /// page, and since revision 2 the pidfd of a peer on this host, if the kernel provides one.
+    /// page, and the pidfd of a peer on this host, if the kernel provides one.
     Incoming {
         /// The flow.
         flow: FlowId,
@@ -304,17 +271,13 @@ pub enum ToProcess {
         /// The reason, for the flow's event.
         reason: String,
         /// The number of the operator's order that the daemon knows; an end that knows a later one
-        /// does not move. Since revision 2.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// does not move.
         sequence: Option<u64>,
         /// The epoch that the daemon knew, if the daemon chose by itself. A flow that has moved
-        /// since then ignores the message, and the `Moved` of that move is the answer. Since
-        /// revision 2.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// since then ignores the message, and the `Moved` of that move is the answer.
         epoch: Option<u32>,
     },
     /// The daemon has changed the orders of a flow; sent before the `Move` that follows from them.
-    /// Since revision 2.
     Orders {
         /// The flow.
         flow: FlowId,
@@ -342,8 +305,7 @@ pub enum ToProcess {
         /// The answer.
         answer: Answer,
     },
-    /// No: the name, or the service, belongs to another user than the `Connect` requires. Since
-    /// revision 3.
+    /// No: the name, or the service, belongs to another user than the `Connect` requires.
     OtherOwner {
         /// Of the question.
         request: u64,
@@ -518,44 +480,4 @@ pub struct Decision {
 /// message unparsable.
 pub fn kind_of(name: &str) -> Result<Kind, crate::UnknownKind> {
     name.parse()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Messages of a side of revision 1 can be parsed, and the missing field means revision 1.
-    #[test]
-    fn the_first_revision_is_understood() {
-        let hello = r#"{"say":"hello","version":1,"program":"old"}"#;
-        let hello = serde_json::from_str(hello).unwrap();
-        assert!(matches!(hello, ToDaemon::Hello { version: VERSION, revision: 1, .. }));
-        let welcome = r#"{"say":"welcome","version":1,"host":"old"}"#;
-        let welcome = serde_json::from_str(welcome).unwrap();
-        assert!(matches!(welcome, ToProcess::Welcome { version: VERSION, revision: 1, .. }));
-        let order = r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#;
-        let order = serde_json::from_str(order).unwrap();
-        assert!(matches!(
-            order,
-            ToProcess::Move { flow: FlowId(7), sequence: None, epoch: None, .. }
-        ));
-    }
-
-    /// Messages to a side of revision 1 have the fields that it knows. It ignores fields that it
-    /// does not know, and there are no others than those listed here.
-    #[test]
-    fn the_first_revision_understands_what_is_said_to_it() {
-        let (transport, reason) = ("unix".to_owned(), "so".to_owned());
-        let order =
-            ToProcess::Move { flow: FlowId(7), transport, reason, sequence: None, epoch: None };
-        assert_eq!(
-            serde_json::to_string(&order).unwrap(),
-            r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#
-        );
-        let hello = ToDaemon::Hello { version: 1, program: "new".to_owned(), revision: REVISION };
-        assert_eq!(
-            serde_json::to_string(&hello).unwrap(),
-            r#"{"say":"hello","version":1,"program":"new","revision":3}"#
-        );
-    }
 }

@@ -74,11 +74,8 @@ pub(crate) struct Flow {
     pub(crate) protected: bool,
     /// The orders, which the other host's daemon has too.
     pub(crate) orders: Orders,
-    /// The transport that the application requested when it connected, or to which an end moved
-    /// that does not report who requested the move.
+    /// The transport that the application requested when it connected.
     pub(crate) insisted: Option<Kind>,
-    /// The transports of overtaken orders, each once: an end may still execute them.
-    pub(crate) overtaken: Vec<Kind>,
     /// The transport in use; `None` before the first path.
     pub(crate) current: Option<Kind>,
     /// Its epoch; 0 before the first path.
@@ -143,14 +140,12 @@ impl Flow {
             || (wanted(self.insisted()) && own(&self.orders.application))
     }
 
-    /// Handles an epoch that the ends have reached: cancels a choice that was made before it. Ends
-    /// that know this rule no longer execute it; for others it is recorded as overtaken.
-    pub(crate) fn outdated(&mut self, epoch: u32, know_rule: bool) {
+    /// Handles an epoch that the ends have reached: cancels a choice that was made before it, which
+    /// the ends do not execute either.
+    pub(crate) fn outdated(&mut self, epoch: u32) {
         let is_before = |pending: &mut Pending| pending.chosen_at.is_some_and(|at| at < epoch);
-        let Some(Pending { kind, .. }) = self.pending.take_if(is_before) else { return };
-        self.became(kind, Outcome::Failed("the flow has moved meanwhile".to_owned()));
-        if !know_rule && !self.overtaken.contains(&kind) {
-            self.overtaken.push(kind);
+        if let Some(Pending { kind, .. }) = self.pending.take_if(is_before) {
+            self.became(kind, Outcome::Failed("the flow has moved meanwhile".to_owned()));
         }
     }
 

@@ -34,29 +34,15 @@ pub(crate) enum Message {
     Use { epoch: u32 },
     /// From the leader: the offer is no longer valid.
     Withdraw { epoch: u32 },
-    /// From the follower: it requests a move. The message has a sequence number, unless the leader
-    /// knows a later operator's order. When the path is confirmed, the leader records an
-    /// application's wish with the orders. Both since revision 2.
-    Request {
-        transport: String,
-        reason: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        sequence: Option<u64>,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        by_application: bool,
-    },
+    /// From the follower: it requests a move. The leader refuses it if it knows a later operator's
+    /// order than `sequence`. When the path is confirmed, the leader records an application's wish
+    /// with the orders.
+    Request { transport: String, reason: String, sequence: Option<u64>, by_application: bool },
     /// From the leader: the requested move, or the first path, failed.
     Decline { transport: String, reason: String },
-    /// From the leader, to a follower that has requested a transport [`REVISION_PROBE`]: the
-    /// revision that the leader implements ([`crate::protocol::REVISION`]).
-    Revision { revision: u32 },
-    /// The orders of the flow, as this end knows them. Since revision 2.
+    /// The orders of the flow, as this end knows them; sent whenever they have changed.
     Orders { orders: Box<Orders> },
 }
-
-/// Prefix of a transport name that does not exist. A follower requests this transport to announce
-/// its revision: a leader of revision 1 declines the unknown transport.
-pub(crate) const REVISION_PROBE: &str = "revision-";
 
 /// Cuts a reason that comes from a peer to a length that suits logs.
 pub(crate) fn bounded(reason: &str) -> String {

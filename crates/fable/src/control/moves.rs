@@ -8,11 +8,10 @@
 //! - What an application wants is recorded on both ends before they install the path.
 //! - An end that knows of a demand for encryption agrees to no path without encryption.
 
-use super::message::{Message, REVISION_PROBE, bounded};
+use super::message::{Message, bounded};
 use crate::identity::{Role, Trust};
 use crate::kind::{Form, Kind};
 use crate::orders::Orders;
-use crate::protocol::REVISION;
 pub(crate) use ordered::Basis;
 
 /// The most unanswered requests of a follower.
@@ -135,10 +134,6 @@ pub(crate) struct Moves {
     asked: Vec<Kind>,
     /// The orders that this end knows.
     orders: Orders,
-    /// Follower: the transport that its application has requested and not reached.
-    application_wish: Option<Kind>,
-    /// The revision that the peer implements.
-    peer_revision: u32,
     actions: Vec<Action>,
 }
 
@@ -155,8 +150,6 @@ impl Moves {
             next: None,
             asked: Vec::new(),
             orders: Orders::default(),
-            application_wish: None,
-            peer_revision: 1,
             actions: Vec::new(),
         }
     }
@@ -196,12 +189,7 @@ impl Moves {
             }
             Role::Follower => {
                 self.asked.push(kind);
-                self.application_wish = by_application.then_some(kind).or(self.application_wish);
-                // A leader of revision 1 does not know these fields.
-                let is_told = self.peer_revision >= 2;
-                let (sequence, by_application) =
-                    (basis.sequence.filter(|_| is_told), by_application && is_told);
-                let transport = kind.to_string();
+                let (transport, sequence) = (kind.to_string(), basis.sequence);
                 self.say(Message::Request { transport, reason, sequence, by_application });
             }
         }
@@ -307,10 +295,6 @@ impl Moves {
                 self.requested(&transport, &reason, sequence, by_application);
                 Ok(())
             }
-            (Role::Follower, Message::Revision { revision }) => {
-                self.met(revision);
-                Ok(())
-            }
             (_, Message::Orders { orders }) => self.told_orders(&orders),
             (Role::Follower, Message::Decline { transport, reason }) => {
                 self.declined(&transport, &reason);
@@ -396,7 +380,7 @@ impl Moves {
                 // before `Use` was sent, the peer would discard what is in the path.
                 self.say(Message::Use { epoch });
                 self.act(Action::Install { epoch, kind, reason: wish.reason });
-                self.stands(epoch, kind);
+                (self.epoch, self.current) = (epoch, Some(kind));
                 self.go_on();
             }
             other => self.state = other,
@@ -407,9 +391,8 @@ impl Moves {
         match self.take_state() {
             State::Accepted { epoch: accepted, kind, reason } if accepted == epoch => {
                 self.no_longer_asked(kind);
-                self.note_own_wish(kind);
                 self.act(Action::Install { epoch, kind, reason });
-                self.stands(epoch, kind);
+                (self.epoch, self.current) = (epoch, Some(kind));
                 Ok(())
             }
             _ => Err(Violation("an order to use what was not accepted")),
@@ -441,11 +424,6 @@ impl Moves {
         sequence: Option<u64>,
         by_application: bool,
     ) {
-        let revision = transport.strip_prefix(REVISION_PROBE).and_then(|text| text.parse().ok());
-        if let Some(revision) = revision {
-            self.say(Message::Revision { revision: REVISION });
-            return self.met(revision);
-        }
         let Ok(kind) = transport.parse::<Kind>() else {
             let reason = format!("there is no transport {}", bounded(transport));
             self.say(Message::Decline { transport: bounded(transport), reason });
@@ -526,7 +504,6 @@ impl Moves {
 
     /// Reports that a move which this side requested has failed.
     fn fail(&mut self, kind: Kind, reason: String) {
-        self.application_wish.take_if(|wish| *wish == kind);
         self.act(Action::Failed { kind, reason });
     }
 

@@ -14,16 +14,6 @@ fn rules() -> Rules {
 /// A daemon's request without conditions.
 const ANY: Basis = Basis { sequence: None, epoch: None };
 
-/// Returns the form of a request that a leader of revision 1 understands.
-fn plain_request(transport: &str, reason: &str) -> Message {
-    Message::Request {
-        transport: transport.to_owned(),
-        reason: reason.to_owned(),
-        sequence: None,
-        by_application: false,
-    }
-}
-
 /// Two state machines, the messages between them, and the actions that each still has to execute.
 struct Pair {
     ends: [Moves; 2],
@@ -347,46 +337,25 @@ fn what_the_daemon_chose_before_the_last_move_is_not_carried_out() {
     assert_eq!(leader.take_actions(), []);
 }
 
+/// An end keeps an order for encryption by itself, whatever the other end knows.
 #[test]
-fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
+fn an_end_that_knows_of_a_demand_refuses_other_offers_with_its_origin() {
     let far = Rules { local: false, ..rules() };
     let mut orders = Orders::default();
-    orders.order(Role::Follower, "user 0 on b", Some(Kind::Tls));
     orders.demand(Role::Follower, "user 0 on b", Encryption::Ordered);
-    // The leader does not know the probe.
     let mut follower = Moves::new(Role::Follower, far);
-    let offer = |epoch, kind: Kind| Message::Offer {
-        epoch,
-        transport: kind.to_string(),
-        reason: String::new(),
-        port: None,
-        token: None,
-    };
-    follower.receive(offer(1, Kind::Tcp)).unwrap();
-    follower.opened(1);
-    follower.receive(Message::Use { epoch: 1 }).unwrap();
-    let probe = format!("revision-{}", crate::protocol::REVISION);
-    let says = follower.take_actions();
-    let request = plain_request(&probe, "");
-    assert!(says.contains(&Action::Send(request)), "{says:?}");
-    let reason = format!("there is no transport {probe}");
-    follower.receive(Message::Decline { transport: probe, reason }).unwrap();
     follower.adopt(&orders);
-    let sequence = Some(orders.operator_sequence());
-    follower.want(Kind::Tls, "test", Basis { sequence, epoch: None });
-    assert_eq!(follower.take_actions(), [Action::Send(plain_request("tls", "test"))]);
-    // The follower keeps an order for encryption by itself.
-    follower.receive(offer(2, Kind::Tcp)).unwrap();
+    let told = Message::Orders { orders: Box::new(orders) };
+    assert_eq!(follower.take_actions(), [Action::Send(told)], "before there is a path, too");
+    let (transport, reason) = (Kind::Tcp.to_string(), String::new());
+    let offer = Message::Offer { epoch: 1, transport, reason, port: None, token: None };
+    follower.receive(offer).unwrap();
     let says = follower.take_actions();
     let refuses = |action: &Action| {
         matches!(action, Action::Send(Message::Refuse { reason, .. })
         if reason.contains("user 0 on b ordered tls"))
     };
     assert!(says.iter().any(refuses), "{says:?}");
-    // The follower never announces its revision.
-    let mut leader = Moves::new(Role::Leader, far);
-    leader.adopt(&orders);
-    assert_eq!(leader.take_actions(), []);
 }
 
 #[test]

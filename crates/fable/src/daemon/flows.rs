@@ -189,9 +189,9 @@ impl Daemon {
         }
     }
 
-    /// Sends the flow's orders, if there are any, to a daemon of revision 2 or later.
+    /// Sends the flow's orders, if there are any.
     fn tell_orders(&'static self, state: &mut State, flow: FlowId, orders: Orders) {
-        if state.revision >= 2 && orders != Orders::default() {
+        if orders != Orders::default() {
             self.tell(state, &ToDaemon::Orders { flow, orders });
         }
     }

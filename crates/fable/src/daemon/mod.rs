@@ -31,7 +31,7 @@ use state::{Link, State};
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::fork::NotInherited;
-use crate::protocol::{REVISION, ToDaemon, VERSION};
+use crate::protocol::{ToDaemon, VERSION};
 
 /// All daemons that this process uses.
 static DAEMONS: Mutex<Vec<&'static Daemon>> = Mutex::new(Vec::new());
@@ -74,7 +74,7 @@ impl Daemon {
     /// Connects and sends `Hello`; the agent receives the answer.
     fn connect(&'static self, state: &mut State) -> Result<(), Error> {
         let socket = self.open_socket().map_err(|error| self.absent(&error.to_string()))?;
-        let hello = ToDaemon::Hello { version: VERSION, program: program(), revision: REVISION };
+        let hello = ToDaemon::Hello { version: VERSION, program: program() };
         let bytes = serde_json::to_vec(&hello).map_err(|error| self.absent(&error.to_string()))?;
         crate::packet::send(socket.as_fd(), &bytes, &[])
             .map_err(|error| self.absent(&error.to_string()))?;

@@ -132,7 +132,7 @@ impl Daemon {
             return self.answered(request, message);
         }
         match message.body {
-            ToProcess::Welcome { version, revision, .. } => self.welcomed(version, revision),
+            ToProcess::Welcome { version, .. } => self.welcomed(version),
             ToProcess::Incoming { .. } => self.incoming(message),
             ToProcess::Move { flow, transport, reason, sequence, epoch } => {
                 self.order_move(flow, &transport, &reason, Basis { sequence, epoch });
@@ -143,7 +143,7 @@ impl Daemon {
         }
     }
 
-    fn welcomed(&'static self, version: u32, revision: u32) {
+    fn welcomed(&'static self, version: u32) {
         let mut state = self.lock();
         let Link::Greeting(socket) = &state.link else { return };
         if version != VERSION {
@@ -151,7 +151,6 @@ impl Daemon {
             return self.lose(&mut state, trouble);
         }
         state.link = Link::Up(Arc::clone(socket));
-        state.revision = revision;
         state.forget_failures();
         self.changed.notify_all();
         let names = state.names.iter();

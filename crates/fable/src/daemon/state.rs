@@ -80,8 +80,6 @@ pub(super) struct State {
     pub(super) link: Link,
     /// The agent's entry for the latest link.
     pub(super) place: Option<WatchId>,
-    /// The revision that the daemon implements, while the link is up.
-    pub(super) revision: u32,
     /// Why the last connection ended.
     pub(super) trouble: String,
     pub(super) asked: BTreeMap<u64, Asked>,

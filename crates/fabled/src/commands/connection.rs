@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use fable::packet;
 use fable::protocol::{
-    Answer, FlowEntry, FlowId, NameEntry, Operation, REVISION, ToDaemon, ToProcess, UserEntry,
-    VERSION,
+    Answer, FlowEntry, FlowId, NameEntry, Operation, ToDaemon, ToProcess, UserEntry, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -26,8 +25,6 @@ const ENTRIES_MAX: usize = 1 << 20;
 pub struct Connection {
     socket: OwnedFd,
     request: u64,
-    /// What the daemon understands.
-    revision: u32,
 }
 
 impl Connection {
@@ -48,17 +45,10 @@ impl Connection {
             path: path.clone(),
             source: errno.into(),
         })?;
-        let mut connection = Connection { socket, request: 0, revision: 1 };
-        connection.say(&ToDaemon::Hello {
-            version: VERSION,
-            program: "fable".to_owned(),
-            revision: REVISION,
-        })?;
+        let mut connection = Connection { socket, request: 0 };
+        connection.say(&ToDaemon::Hello { version: VERSION, program: "fable".to_owned() })?;
         match connection.hear(Some(TIME_LIMIT))? {
-            ToProcess::Welcome { revision, .. } => {
-                connection.revision = revision;
-                Ok(connection)
-            }
+            ToProcess::Welcome { .. } => Ok(connection),
             ToProcess::Refused { reason, .. } => Err(CommandError::Refused(reason)),
             _ => Err(CommandError::Lost("answered the greeting with another message".to_owned())),
         }
@@ -140,10 +130,6 @@ impl Connection {
     /// # Errors
     /// As [`Connection::open`].
     pub fn users(&mut self) -> Result<Vec<UserEntry>, CommandError> {
-        if self.revision < 3 {
-            let reason = "this daemon is too old to count what users hold: start a newer one";
-            return Err(CommandError::Refused(reason.to_owned()));
-        }
         let mut all = Vec::new();
         let mut answer = self.ask(Operation::Users)?;
         loop {

@@ -32,8 +32,6 @@ pub(super) struct Client {
     pub(super) process: Rc<Process>,
     /// Whether the client has sent `Hello`.
     pub(super) greeted: bool,
-    /// The revision that it implements, see [`fable::protocol::REVISION`].
-    pub(super) revision: u32,
     /// The number of its request for events, if it has sent one.
     pub(super) events: Option<u64>,
     pub(super) names: usize,
@@ -71,7 +69,6 @@ impl Client {
             id,
             process: Rc::new(process),
             greeted: false,
-            revision: 1,
             events: None,
             names: 0,
             flows: 0,

@@ -147,27 +147,14 @@ impl Daemon {
         let processes = flow.ends.each_ref().map(|end| end.process.clone());
         self.keep(flow, id, charge);
         let [leader, follower] = processes;
-        let given = self.with_process(found.owner, vec![leading, Rc::clone(&memory)], follower);
+        let given = with_process([leading, Rc::clone(&memory)], follower.as_deref());
         self.send(found.owner, &incoming, &given);
         let connected =
             ToProcess::Connected { request, flow: id_of_flow, name, peer, transport, reason };
-        let given = self.with_process(id, vec![following, memory], leader);
+        let given = with_process([following, memory], leader.as_deref());
         self.send(id, &connected, &given);
         self.event(Some(id_of_flow), &what);
         Ok(())
-    }
-
-    /// Returns the descriptors for an end, with the peer's pidfd if the end's revision supports it.
-    fn with_process(
-        &self,
-        to: ClientId,
-        mut descriptors: Vec<Rc<OwnedFd>>,
-        peer: Option<Rc<Process>>,
-    ) -> Vec<Rc<OwnedFd>> {
-        let understands = self.clients.get(&to).is_some_and(|client| client.revision >= 2);
-        let handle = peer.as_ref().and_then(|process| process.handle());
-        descriptors.extend(handle.filter(|_| understands).cloned());
-        descriptors
     }
 
     /// Picks an instance of the name on another host, at random. Fails with the reason why the last
@@ -292,7 +279,6 @@ impl Daemon {
             protected: false,
             orders: Orders::default(),
             insisted: None,
-            overtaken: Vec::new(),
             current: None,
             epoch: 0,
             since_ns: now_ns,
@@ -335,6 +321,12 @@ impl Daemon {
         }
         self.flows.insert(flow.id, flow);
     }
+}
+
+/// Returns the descriptors for an end: link, page, and the peer's pidfd if there is one.
+fn with_process(given: [Rc<OwnedFd>; 2], peer: Option<&Process>) -> Vec<Rc<OwnedFd>> {
+    let handle = peer.and_then(Process::handle);
+    given.into_iter().chain(handle.cloned()).collect()
 }
 
 fn unknown(name: &Name) -> String {

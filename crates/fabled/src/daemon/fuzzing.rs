@@ -112,7 +112,7 @@ impl Stage {
         let transport = || ["mempipe", "unix", "tcp", "tls", "auto"][usize::from(byte(3)) % 5];
         let users = content.get(4..).unwrap_or_default().iter().map(|byte| u32::from(*byte));
         Some(match kind & 0x1f {
-            0 => ToDaemon::Hello { version: VERSION, program: text(), revision: request as u32 },
+            0 => ToDaemon::Hello { version: VERSION, program: text() },
             1 => {
                 let access = Access { users: users.collect(), groups: Vec::new() };
                 ToDaemon::Register { request, name, access, trust }

@@ -76,9 +76,6 @@ impl Daemon {
             return;
         };
         let Some(pending) = known.pending.take() else { return };
-        if !known.overtaken.contains(&pending.kind) {
-            known.overtaken.push(pending.kind);
-        }
         known.became(pending.kind, Outcome::Failed(why.to_owned()));
         if let Some((operator, request)) = pending.operator {
             self.refuse(operator, request, why);
@@ -88,11 +85,9 @@ impl Daemon {
     /// Sends the orders to the end that executes moves, which forwards them to the other end.
     pub(super) fn share_orders(&mut self, flow: FlowId) {
         let Some(known) = self.flows.get(&flow) else { return };
-        let (mover, orders) = (known.mover(), known.orders.clone());
-        let mover = mover.and_then(|id| self.clients.get_mut(&id));
-        if let Some(client) = mover.filter(|client| client.revision >= 2) {
-            client.send(&ToProcess::Orders { flow, orders }, &[]);
-        }
+        let Some(mover) = known.mover() else { return };
+        let orders = known.orders.clone();
+        self.send(mover, &ToProcess::Orders { flow, orders }, &[]);
     }
 
     /// Restores the earlier orders after an order that could not be executed.

@@ -25,7 +25,6 @@ impl Daemon {
             return self.expel(id, "it moved a flow to a transport that does not exist");
         };
         let (now_ns, limits) = (self.now_ns(), self.policy.thresholds.clone());
-        let says_orders = self.clients.get(&id).is_some_and(|client| client.revision >= 2);
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
             return tracing::debug!(client = id.0, flow = flow.0, "moved a flow that is not its");
         };
@@ -43,15 +42,7 @@ impl Daemon {
             known.steady.moved(now_ns, from, kind, &limits);
         }
         let done = known.pending.take_if(|pending| pending.kind == kind);
-        known.outdated(epoch, says_orders);
-        let was_overtaken = known.overtaken.iter().position(|overtaken| *overtaken == kind);
-        was_overtaken.map(|index| known.overtaken.remove(index));
-        // No order explains the move, so the application requested it, and it must not be moved
-        // back. Between hosts the other daemon may have requested it.
-        let is_unexplained = !first && done.is_none() && was_overtaken.is_none();
-        if is_unexplained && known.local && !says_orders && kind != Kind::Tls {
-            known.insisted = Some(kind);
-        }
+        known.outdated(epoch);
         let insisted = known.insisted.filter(|_| first && !known.local);
         if let Some(insisted) = insisted {
             known.orders.insist(known.own_side(), "the application that connects", insisted);
@@ -99,7 +90,6 @@ impl Daemon {
         let Some(known) = self.flows.get_mut(&flow) else { return };
         known.failed.retain(|(failed, _)| *failed != kind);
         known.failed.push((kind, until_ns));
-        known.overtaken.retain(|overtaken| *overtaken != kind);
         known.became(kind, Outcome::Failed(reason.to_owned()));
         let operator = pending.as_ref().and_then(|pending| pending.operator);
         let before = pending.and_then(|pending| pending.before);

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use fable::packet::Packet;
-use fable::protocol::{REVISION, ToDaemon, ToProcess, VERSION};
+use fable::protocol::{ToDaemon, ToProcess, VERSION};
 use rustix::event::epoll::EventFlags;
 
 use super::connect::Wanted;
@@ -61,7 +61,7 @@ impl Daemon {
 
     fn dispatch(&mut self, id: ClientId, message: ToDaemon, descriptor: Option<OwnedFd>) {
         match message {
-            ToDaemon::Hello { version, revision, .. } => self.greet(id, version, revision),
+            ToDaemon::Hello { version, .. } => self.greet(id, version),
             ToDaemon::Register { request, name, access, trust } => {
                 self.register(id, request, &name, access, trust);
             }
@@ -89,7 +89,7 @@ impl Daemon {
         }
     }
 
-    fn greet(&mut self, id: ClientId, version: u32, revision: u32) {
+    fn greet(&mut self, id: ClientId, version: u32) {
         if version != VERSION {
             let why = format!("it speaks version {version} of the protocol, and I {VERSION}");
             return self.expel(id, &why);
@@ -97,8 +97,7 @@ impl Daemon {
         let host = self.cluster.host().to_owned();
         if let Some(client) = self.clients.get_mut(&id) {
             client.greeted = true;
-            client.revision = revision;
-            client.send(&ToProcess::Welcome { version: VERSION, host, revision: REVISION }, &[]);
+            client.send(&ToProcess::Welcome { version: VERSION, host }, &[]);
         }
     }
 

@@ -107,26 +107,6 @@ fn an_order_that_fails_does_not_undo_a_later_one_for_the_same() {
 }
 
 #[test]
-fn an_order_that_was_overtaken_and_has_failed_explains_no_later_move() {
-    let daemon = Daemon::start();
-    let (server, _client, end, _) = flow(&daemon);
-    let mut operator = Process::connect(&daemon);
-    order(&mut operator, end.flow, "pipe");
-    assert_eq!(server.ordered_move(end.flow).0, "pipe");
-    order(&mut operator, end.flow, "auto");
-    assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
-    assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
-    let (transport, reason) = ("pipe".to_owned(), "no memory".to_owned());
-    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
-    // Now the application requests that transport itself, and stays.
-    server.moved(end.flow, 2, "pipe");
-    within("the move is known", || (why(&mut operator, end.flow).0.epoch == 2).then_some(()));
-    let (_, decisions) = why(&mut operator, end.flow);
-    let now = decisions.last().unwrap();
-    assert!(now.transport == "pipe" && now.reason.contains("application"), "{decisions:?}");
-}
-
-#[test]
 fn orders_that_cannot_be_are_refused_with_the_reason() {
     let daemon = Daemon::start();
     let (_server, _client, end, _) = flow(&daemon);
@@ -193,6 +173,9 @@ fn rates_are_read_off_the_page_and_busy_flows_spin_until_they_are_calm() {
 fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
     let daemon = Daemon::start();
     let (server, client, end, _) = flow(&daemon);
+    let mut orders = Orders::default();
+    orders.insist(Role::Follower, "the application that connects", Kind::Pipe);
+    client.say(&ToDaemon::Orders { flow: end.flow, orders });
     client.moved(end.flow, 2, "pipe");
     let mut operator = Process::connect(&daemon);
     within("the policy knows", || {

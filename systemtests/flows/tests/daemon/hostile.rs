@@ -56,10 +56,10 @@ fn who_does_not_say_hello_or_says_it_twice_or_too_new_has_to_go() {
     silent.say(&ToDaemon::Unregister { name: "fable://a/1".parse().unwrap() });
     assert!(silent.hear_the_end().contains("hello"));
     let twice = Process::connect(&daemon);
-    twice.say(&ToDaemon::Hello { version: VERSION, program: String::new(), revision: 1 });
+    twice.say(&ToDaemon::Hello { version: VERSION, program: String::new() });
     assert!(twice.hear_the_end().contains("hello"));
     let new = Process::silent(&daemon.socket());
-    new.say(&ToDaemon::Hello { version: VERSION + 1, program: String::new(), revision: 1 });
+    new.say(&ToDaemon::Hello { version: VERSION + 1, program: String::new() });
     assert!(new.hear_the_end().contains("version"));
     assert_alive(&daemon);
 }
@@ -182,7 +182,7 @@ fn a_daemon_out_of_descriptors_waits_for_some() {
     assert!(first.operate(Operation::Names).is_ok(), "who is connected is served");
     let later = Process::silent(&daemon.socket());
     drop(many);
-    later.say(&ToDaemon::Hello { version: VERSION, program: String::new(), revision: 1 });
+    later.say(&ToDaemon::Hello { version: VERSION, program: String::new() });
     assert!(matches!(later.hear(), ToProcess::Welcome { .. }));
     // The daemon did not spend the time on attempts.
     let tries = daemon.log().matches("cannot accept connections").count();

@@ -1,11 +1,10 @@
 //! Merges orders about a flow, and limits its moves by them.
 
 use super::{Action, Moves, Violation};
-use crate::control::message::{Message, REVISION_PROBE};
+use crate::control::message::Message;
 use crate::identity::Role;
 use crate::kind::Kind;
 use crate::orders::Orders;
-use crate::protocol::REVISION;
 
 /// What the daemon knew of the flow when it requested a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,16 +70,6 @@ impl Moves {
         }
     }
 
-    /// Records the new path. After the first one, a follower announces its revision to the peer.
-    pub(super) fn stands(&mut self, epoch: u32, kind: Kind) {
-        self.epoch = epoch;
-        let is_first = self.current.replace(kind).is_none();
-        if is_first && self.role == Role::Follower {
-            let (transport, reason) = (format!("{REVISION_PROBE}{REVISION}"), String::new());
-            self.say(Message::Request { transport, reason, sequence: None, by_application: false });
-        }
-    }
-
     /// Records that a side's application requested the transport, and informs the peer and the
     /// daemon. This happens before the move: a daemon that saw the flow leave a transport which the
     /// application still requests would move it back.
@@ -94,29 +83,6 @@ impl Moves {
         self.say_orders();
     }
 
-    /// Records that the follower's flow has reached the transport that its application requested.
-    /// Leaders of revision 2 have recorded that already.
-    pub(super) fn note_own_wish(&mut self, kind: Kind) {
-        if self.application_wish.take_if(|wish| *wish == kind).is_none() {
-            return;
-        }
-        let name = kind.to_string();
-        let is_noted = self.orders.application.as_ref().is_some_and(|order| {
-            order.side == self.role && order.transport.as_ref() == Some(&name)
-        });
-        if !is_noted {
-            self.note_insistence(self.role, kind);
-        }
-    }
-
-    /// Records the peer's revision.
-    pub(super) fn met(&mut self, revision: u32) {
-        self.peer_revision = revision;
-        if self.orders != Orders::default() {
-            self.say_orders();
-        }
-    }
-
     /// Merges the peer's orders; of its demands for encryption, only those of its own side count.
     pub(super) fn told_orders(&mut self, orders: &Orders) -> Result<(), Violation> {
         if !orders.is_plausible_after(&self.orders) {
@@ -128,10 +94,8 @@ impl Moves {
         Ok(())
     }
 
-    /// Sends the orders to the peer, if its revision supports such messages.
+    /// Sends the orders to the peer.
     fn say_orders(&mut self) {
-        if self.peer_revision >= 2 {
-            self.say(Message::Orders { orders: Box::new(self.orders.clone()) });
-        }
+        self.say(Message::Orders { orders: Box::new(self.orders.clone()) });
     }
 }

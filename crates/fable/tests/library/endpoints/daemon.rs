@@ -17,7 +17,7 @@ fn bytes(message: &ToProcess) -> Vec<u8> {
 }
 
 fn welcome() -> ToProcess {
-    ToProcess::Welcome { version: VERSION, host: "here".into(), revision: 1 }
+    ToProcess::Welcome { version: VERSION, host: "here".into() }
 }
 
 /// Returns an arbitrary descriptor.
@@ -124,7 +124,7 @@ fn a_daemon_that_goes_away_between_any_two_messages_is_an_error_at_once() {
 #[test]
 fn a_daemon_of_another_version_is_refused_with_both_numbers() {
     let daemon = TestDaemon::with_whims(|_| {
-        let other = ToProcess::Welcome { version: VERSION + 1, host: "here".into(), revision: 1 };
+        let other = ToProcess::Welcome { version: VERSION + 1, host: "here".into() };
         Deed::Send(vec![(bytes(&other), vec![])])
     });
     let text = daemon.options().register("fable://kv").unwrap_err().to_string();

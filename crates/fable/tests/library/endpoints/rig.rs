@@ -212,11 +212,7 @@ impl Broker {
         let socket = &self.clients[&client];
         match message.clone() {
             ToDaemon::Hello { .. } => {
-                say(
-                    socket,
-                    &ToProcess::Welcome { version: VERSION, host: "here".into(), revision: 1 },
-                    &[],
-                );
+                say(socket, &ToProcess::Welcome { version: VERSION, host: "here".into() }, &[]);
             }
             ToDaemon::Register { request, name, trust, .. } => {
                 if self.names.contains_key(&name) {
