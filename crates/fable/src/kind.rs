@@ -29,10 +29,11 @@ pub enum Kind {
     VmspliceCoop,
     /// A heap in shared memory; pipes carry 8-byte descriptors of its messages.
     ShmemPipe(Form),
-    /// A ring in shared memory; a waiting end sleeps on a futex after a bounded spin.
+    /// A ring in shared memory; a waiting end spins for a while ([`PathOptions::spin`]), and then
+    /// sleeps on a futex.
+    ///
+    /// [`PathOptions::spin`]: crate::transport::PathOptions::spin
     MempipeFutex(Form),
-    /// A ring in shared memory; a waiting end spins.
-    MempipeSpin(Form),
     /// One cache line: the lower bound of latency, for measurements only.
     Cacheline,
     /// Multipath TCP (RFC 8684).
@@ -43,7 +44,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order of the paper's Table 1, then those that only flows use.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Tcp,
         Kind::TcpNodelay,
         Kind::Unix,
@@ -53,8 +54,6 @@ impl Kind {
         Kind::ShmemPipe(Form::Safe),
         Kind::MempipeFutex(Form::Unsafe),
         Kind::MempipeFutex(Form::Safe),
-        Kind::MempipeSpin(Form::Unsafe),
-        Kind::MempipeSpin(Form::Safe),
         Kind::Cacheline,
         Kind::Mptcp,
         Kind::Tls,
@@ -70,7 +69,6 @@ impl Kind {
             Kind::VmspliceCoop => "vmsplice-coop",
             Kind::ShmemPipe(_) => "shmem-pipe",
             Kind::MempipeFutex(_) => "mempipe-futex",
-            Kind::MempipeSpin(_) => "mempipe-spin",
             Kind::Cacheline => "cacheline",
             Kind::Mptcp => "mptcp",
             Kind::Tls => "tls",
@@ -80,9 +78,7 @@ impl Kind {
     /// Returns the form, if the transport has two.
     pub fn form(self) -> Option<Form> {
         match self {
-            Kind::ShmemPipe(form) | Kind::MempipeFutex(form) | Kind::MempipeSpin(form) => {
-                Some(form)
-            }
+            Kind::ShmemPipe(form) | Kind::MempipeFutex(form) => Some(form),
             _ => None,
         }
     }
@@ -108,7 +104,7 @@ impl Form {
     }
 }
 
-/// Formats the full name, `mempipe-spin-safe` for example. It can be parsed again.
+/// Formats the full name, `mempipe-futex-safe` for example. It can be parsed again.
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.form() {
@@ -152,7 +148,7 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        assert_eq!("mempipe-spin".parse(), Ok(Kind::MempipeSpin(Form::Safe)));
+        assert_eq!("mempipe-futex".parse(), Ok(Kind::MempipeFutex(Form::Safe)));
         let unknown = "carrier-pigeon".parse::<Kind>().unwrap_err();
         assert!(unknown.to_string().contains("vmsplice-coop"), "{unknown}");
     }

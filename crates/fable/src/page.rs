@@ -1,9 +1,8 @@
 //! The flow page: counters in shared memory that both ends and the daemon read without messages.
 //!
 //! It is one sealed page. Each end writes its half; both ends and the daemon read both halves. Only
-//! displays and the policy use it: a peer that writes false values gets a wrong line in `fable
-//! top`, and transports that suit it badly. A flow between hosts has a page on each host, where the
-//! half of the remote end stays empty.
+//! displays use it: a peer that writes false values gets a wrong line in `fable top`. A flow
+//! between hosts has a page on each host, where the half of the remote end stays empty.
 
 use std::ffi::CString;
 use std::io;
@@ -77,8 +76,6 @@ pub enum Counter {
     SampleNumber,
     /// When that message was committed: `CLOCK_MONOTONIC` in nanoseconds.
     SampleTimeNs,
-    /// Whether this end waits by a descriptor, which a spinning peer cannot signal.
-    Watched,
     /// The epoch that this end writes.
     EpochWritten,
     /// The epoch that this end reads.

@@ -35,8 +35,8 @@ pub struct Ready {
 /// is handled.
 ///
 /// A flow may be reported ready too early: use the calls that do not wait (`try_read`, `try_write`,
-/// `try_accept`) and expect [`Error::WouldBlock`]. A flow that is waited for in this way cannot
-/// spin; the daemon takes that into account when it chooses the transport.
+/// `try_accept`) and expect [`Error::WouldBlock`]. A flow that is waited for in this way does not
+/// spin.
 ///
 /// ```
 /// use fable::{Endpoint, Interest, xpoll};

@@ -12,7 +12,7 @@
 //! - [`run`]: `fable run`, which needs no daemon.
 //! - `registry`, `owners`, `flows`: the tables of names, of the owners of services, and of flows.
 //! - `quota`, [`log_quota`]: limit what each user makes the daemon hold and log.
-//! - `machine`, `process`: CPUs and NUMA nodes of the host, the process behind a socket.
+//! - `process`: the process behind a socket.
 //! - `text`: makes text from other processes safe for terminals and logs.
 
 pub mod cluster;
@@ -23,7 +23,6 @@ pub mod daemon;
 mod error_tests;
 mod flows;
 pub mod log_quota;
-mod machine;
 pub mod options;
 mod owners;
 pub mod policy;

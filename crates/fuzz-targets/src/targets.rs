@@ -85,13 +85,8 @@ fn handles(bytes: &[u8]) {
 }
 
 fn rings(bytes: &[u8]) {
-    const KINDS: [Kind; 5] = [
-        Kind::MempipeFutex(Form::Unsafe),
-        Kind::MempipeFutex(Form::Safe),
-        Kind::MempipeSpin(Form::Unsafe),
-        Kind::MempipeSpin(Form::Safe),
-        Kind::Cacheline,
-    ];
+    const KINDS: [Kind; 3] =
+        [Kind::MempipeFutex(Form::Unsafe), Kind::MempipeFutex(Form::Safe), Kind::Cacheline];
     play_one_of(KINDS, bytes);
 }
 
@@ -107,7 +102,7 @@ fn streams(bytes: &[u8]) {
 }
 
 /// The bytes select the kind, what the peer writes, and which calls the honest end makes meanwhile.
-fn play_one_of(kinds: [Kind; 5], bytes: &[u8]) {
+fn play_one_of<const COUNT: usize>(kinds: [Kind; COUNT], bytes: &[u8]) {
     let mut script = Script(bytes);
     let kind = kinds[usize::from(script.byte()) % kinds.len()];
     play(kind, &mut script);

@@ -22,8 +22,8 @@ use crate::compiler::{compile, source};
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A policy that acts at once, even on a busy machine.
-pub const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
-    crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
+pub const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\n\
+    dwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
 
 /// For a daemon with a clock of its own: the library to preload, and the file with the offset.
 const CLOCK_LIBRARY: &str = "clock.so";

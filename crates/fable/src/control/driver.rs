@@ -404,8 +404,8 @@ impl Driver {
             return Ok(());
         }
         let ring_bytes = self.shared.path.ring_bytes.max(PEER_RING_BYTES_MAX);
-        let opened =
-            transport::open_within(Offer { kind, descriptors }, PathOptions { ring_bytes });
+        let limits = PathOptions { ring_bytes, ..self.shared.path };
+        let opened = transport::open_within(Offer { kind, descriptors }, limits);
         self.finish(epoch, opened.map_err(|error| error.to_string())?)
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 
 const KINDS: [Kind; 4] =
-    [Kind::MempipeFutex(Form::Safe), Kind::MempipeSpin(Form::Unsafe), Kind::Tcp, Kind::Cacheline];
+    [Kind::MempipeFutex(Form::Safe), Kind::MempipeFutex(Form::Unsafe), Kind::Tcp, Kind::Cacheline];
 
 fn rules() -> Rules {
     let trusted = Trust::Trusted;
@@ -365,6 +365,6 @@ fn rules_say_why() {
     assert!(far.check(Kind::Tcp).unwrap_err().contains("tls"));
     assert_eq!(far.check(Kind::Tls), Ok(()));
     let wary = Rules { own_trust: Trust::Untrusted, ..rules() };
-    assert!(wary.check(Kind::MempipeSpin(Form::Unsafe)).unwrap_err().contains("safe form"));
-    assert_eq!(wary.check(Kind::MempipeSpin(Form::Safe)), Ok(()));
+    assert!(wary.check(Kind::MempipeFutex(Form::Unsafe)).unwrap_err().contains("safe form"));
+    assert_eq!(wary.check(Kind::MempipeFutex(Form::Safe)), Ok(()));
 }

@@ -139,6 +139,13 @@ impl EndpointOptions {
         self
     }
 
+    /// Sets how long a call that waits on a ring spins before it sleeps. The default is 50
+    /// microseconds; [`Duration::MAX`] never sleeps while the ends run on different CPUs.
+    pub fn spin(mut self, time: Duration) -> EndpointOptions {
+        self.path.spin = time;
+        self
+    }
+
     /// Sets the path of the daemon's socket. The default is [`socket_path`].
     pub fn socket(mut self, path: impl Into<PathBuf>) -> EndpointOptions {
         self.socket = Some(path.into());

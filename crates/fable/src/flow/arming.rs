@@ -7,7 +7,6 @@ use super::core::Core;
 use super::path::Path;
 use super::watch::Watch;
 use crate::error::Result;
-use crate::page::Counter;
 use crate::transport::{Direction, Wait, WaitMethod};
 
 impl Core {
@@ -16,7 +15,6 @@ impl Core {
         let mut watch = self.watch.borrow_mut();
         if watch.is_none() {
             *watch = Some(Watch::new(self.mailbox.bell())?);
-            self.counters.write(Counter::Watched, 1);
         }
         Ok(watch.as_ref().map_or(-1, Watch::descriptor))
     }
@@ -82,8 +80,7 @@ impl Core {
     }
 }
 
-/// Adds the descriptor that shows when the path can go on. Returns true if it can go on now, or has
-/// no such descriptor.
+/// Adds the descriptor that shows when the path can go on. Returns true if it can go on now.
 fn prepare(path: &Path, direction: Direction, wanted: &mut Vec<(RawFd, i16)>) -> bool {
     let mut inner = path.inner.borrow_mut();
     match inner.transport.prepare_wait(direction, WaitMethod::Descriptor) {

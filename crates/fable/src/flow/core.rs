@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub(super) peer: Peer,
     pub(super) creator: CreatorProcess,
     pub(super) timeouts: Timeouts,
+    /// How long a wait on a ring spins, see [`crate::transport::PathOptions::spin`].
+    pub(super) spin: Duration,
     pub(super) mailbox: Arc<Mailbox>,
     /// `None` for foreign flows.
     pub(super) control: Option<(Arc<Shared>, Arc<Mutex<Driver>>)>,

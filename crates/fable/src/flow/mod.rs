@@ -322,10 +322,6 @@ impl Flow {
     /// room, or `take_event` may succeed. Call them until they would block, then wait again. The
     /// descriptor stays the same for the flow's life. Calls that wait may be used beside it.
     ///
-    /// A transport that spins signals no descriptor: on such a path the descriptor is always
-    /// readable. The flow's page shows that the flow is watched, so that the policy can choose
-    /// another transport.
-    ///
     /// # Errors
     /// [`Error::System`] if the kernel has no more descriptors, [`Error::Forked`].
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use megapipe::fork::CreatorProcess;
 
@@ -172,6 +172,7 @@ impl Opening {
             peer: shared.peer.clone(),
             creator: self.creator,
             timeouts: self.timeouts,
+            spin: shared.path.spin,
             mailbox: Arc::clone(&shared.mailbox),
             control: Some((Arc::clone(&shared), Arc::clone(&self.control.1))),
             counters,
@@ -258,6 +259,7 @@ pub(super) fn foreign(
         peer,
         creator,
         timeouts,
+        spin: Duration::ZERO,
         mailbox: Arc::new(Mailbox::new()?),
         control: None,
         counters: Counters::new(None, Role::Follower),

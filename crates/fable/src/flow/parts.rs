@@ -69,7 +69,7 @@ pub struct FlowParts {
     pub first: Kind,
     /// The reason for that choice.
     pub reason: String,
-    /// The sizes of the paths' memory.
+    /// The options of the paths.
     pub path: PathOptions,
     /// The flow's timeouts.
     pub timeouts: Timeouts,

@@ -65,7 +65,7 @@ impl Path {
     /// Returns whether the path is a ring: all that the peer committed before its death is then in
     /// memory, and no kernel has to deliver it.
     pub(super) fn is_ring(&self) -> bool {
-        matches!(self.kind, Kind::MempipeFutex(_) | Kind::MempipeSpin(_))
+        matches!(self.kind, Kind::MempipeFutex(_))
     }
 }
 

@@ -10,11 +10,8 @@ use crate::clock::{monotonic_ns, timespec};
 use crate::error::{Error, Result};
 use crate::transport::{Direction, Wait, WaitMethod};
 
-/// How long a thread waits by the ring's own means before it sleeps on both words.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// How long a transport that only spins is awaited before the agent's mailbox is checked.
-const SPIN_ALONE: Duration = Duration::from_micros(200);
+/// How long a ring is spun on before the agent's mailbox is checked.
+const SPIN_SLICE: Duration = Duration::from_micros(200);
 
 /// Whether the kernel has `futex_waitv` (Linux 5.16). A failure clears it for the process.
 static WAITS_FOR_TWO_WORDS: AtomicBool = AtomicBool::new(true);
@@ -89,30 +86,30 @@ impl Core {
             return self.sleep_on_one(path, direction, limit);
         }
         let mut entries = vec![poll_entry(self.mailbox.bell().as_raw_fd(), libc::POLLIN)];
-        // The longest sleep that all paths permit.
-        let mut least = None;
+        // Whether a path can go on at once.
+        let mut is_ready = false;
         if let Some(path) = &path {
-            least = sooner(least, prepare(path, direction, &mut entries)?);
+            is_ready |= prepare(path, direction, &mut entries)?;
         }
         if direction == Direction::Read && state.wants_room() {
-            least = sooner(least, prepare(state.bottleneck(), Direction::Write, &mut entries)?);
+            is_ready |= prepare(state.bottleneck(), Direction::Write, &mut entries)?;
         }
         for sender in state.senders() {
             let is_waited_for = direction == Direction::Write
                 && path.as_ref().is_some_and(|path| std::rc::Rc::ptr_eq(path, sender));
             let is_full = matches!(sender.inner.borrow_mut().transport.flush(), Ok(false));
             if is_full && !is_waited_for {
-                least = sooner(least, prepare(sender, Direction::Write, &mut entries)?);
+                is_ready |= prepare(sender, Direction::Write, &mut entries)?;
             }
         }
         self.counters.slept();
-        poll(&mut entries, sooner(least, limit))?;
+        poll(&mut entries, if is_ready { Some(Duration::ZERO) } else { limit })?;
         for sender in state.senders().chain(&path) {
             let mut inner = sender.inner.borrow_mut();
             inner.transport.end_wait(Direction::Write);
             inner.transport.end_wait(Direction::Read);
         }
-        if least == Some(Duration::ZERO) {
+        if is_ready {
             std::thread::yield_now();
         }
         Ok(())
@@ -126,20 +123,18 @@ impl Core {
         limit: Option<Duration>,
     ) -> Result<()> {
         let mut inner = path.inner.borrow_mut();
-        if path.is_ring() {
-            let spin = limit.map_or(SPIN, |limit| limit.min(SPIN));
-            if inner.transport.wait(direction, Some(spin))? || self.mailbox.wants_attention() {
+        let mut spin = limit.map_or(self.spin, |limit| limit.min(self.spin));
+        while path.is_ring() && !spin.is_zero() {
+            let slice = spin.min(SPIN_SLICE);
+            if inner.transport.wait(direction, Some(slice))? || self.mailbox.wants_attention() {
                 return Ok(());
             }
+            spin -= slice;
         }
         let two_words = WAITS_FOR_TWO_WORDS.load(Ordering::Relaxed);
         let method = if two_words { WaitMethod::Futex } else { WaitMethod::Descriptor };
         let outcome = match inner.transport.prepare_wait(direction, method)? {
             Wait::Ready => Ok(()),
-            Wait::Spin => {
-                let spin = limit.map_or(SPIN_ALONE, |limit| limit.min(SPIN_ALONE));
-                inner.transport.wait(direction, Some(spin)).map(drop).map_err(Error::from)
-            }
             Wait::Futex { word, expected } => {
                 self.counters.slept();
                 // SAFETY: the transport owns the word, and the path owns the transport.
@@ -158,29 +153,18 @@ impl Core {
     }
 }
 
-/// Adds the descriptors to poll for. Returns the longest sleep for which they suffice; `None` if
-/// there is no limit.
-fn prepare(
-    path: &Path,
-    direction: Direction,
-    entries: &mut Vec<libc::pollfd>,
-) -> Result<Option<Duration>> {
+/// Adds the descriptors to poll for. Returns true if the path can go on at once.
+fn prepare(path: &Path, direction: Direction, entries: &mut Vec<libc::pollfd>) -> Result<bool> {
     let mut inner = path.inner.borrow_mut();
     match inner.transport.prepare_wait(direction, WaitMethod::Descriptor) {
         Ok(Wait::Descriptor { descriptor, events }) => {
             entries.push(poll_entry(descriptor, events));
-            Ok(None)
+            Ok(false)
         }
-        // Nothing wakes a waiter for this path: it is polled while the others are waited for.
-        Ok(Wait::Spin) => Ok(Some(SPIN_ALONE)),
         // A path that is only flushed reports its failure when it is used.
-        Ok(_) | Err(crate::error::TransportError::Closed) => Ok(Some(Duration::ZERO)),
+        Ok(_) | Err(crate::error::TransportError::Closed) => Ok(true),
         Err(error) => Err(error.into()),
     }
-}
-
-fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    [one, other].into_iter().flatten().min()
 }
 
 fn poll_entry(fd: RawFd, events: i16) -> libc::pollfd {

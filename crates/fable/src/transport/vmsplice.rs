@@ -60,7 +60,7 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     }
     // This end chooses its own memory limit; the pipe's size shows what the other end intended.
     let ring_bytes = pipe::bytes(pipes[1].as_fd())?;
-    framed(pipes, PathOptions { ring_bytes })
+    framed(pipes, PathOptions { ring_bytes, ..PathOptions::default() })
 }
 
 fn framed(pipes: [OwnedFd; 4], options: PathOptions) -> TransportResult<Box<dyn Transport>> {

@@ -45,8 +45,6 @@ pub enum Wait {
         /// The value of the word while there is nothing to do.
         expected: u32,
     },
-    /// The peer will not notify: try again repeatedly.
-    Spin,
 }
 
 /// Sleeps on the descriptor of `wait`, for a transport that uses descriptors only. Returns false if

@@ -98,6 +98,6 @@ pub(crate) fn parts_over(
 pub(crate) fn kinds() -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
     kinds.retain(|kind| *kind != Kind::Cacheline && !is_missing(*kind));
-    assert!(kinds.contains(&Kind::MempipeSpin(Form::Unsafe)));
+    assert!(kinds.contains(&Kind::MempipeFutex(Form::Unsafe)));
     kinds
 }

@@ -125,38 +125,6 @@ fn a_flow_that_waits_with_buffers_of_two_epochs_sleeps() {
     }
 }
 
-/// A spinning ring wakes no waiter: while an older path waits for its reader, the ring is checked
-/// at intervals, and not all the time.
-#[test]
-fn a_flow_that_waits_on_a_spinning_ring_beside_a_full_path_sleeps_in_between() {
-    let (leader, follower) = open_with_drain(Kind::Unix, DRAIN);
-    let mut written = 0;
-    while let Ok(mut room) = leader.try_write(60_000) {
-        room.fill(7);
-        room.commit().unwrap();
-        written += 1;
-    }
-    move_both(&leader, &follower, Kind::MempipeSpin(Form::Safe));
-    let before = leader.statistics().sleeps;
-    assert!(matches!(leader.read_timeout(IDLE), Err(Error::TimedOut)));
-    let wakeups = u128::from(leader.statistics().sleeps - before);
-    let most = IDLE.as_micros() / 100;
-    assert!(wakeups <= most, "{wakeups} wake-ups in {IDLE:?}, {most} at most");
-    let begin = Instant::now();
-    while written > 0 {
-        match follower.try_read() {
-            Ok(message) => {
-                assert_eq!(message.expect("a message").len(), 60_000);
-                written -= 1;
-            }
-            // The leader's pending work continues in its calls.
-            Err(Error::WouldBlock) => drop(leader.read_timeout(Duration::from_millis(1))),
-            Err(error) => panic!("{error}"),
-        }
-        assert!(begin.elapsed() < TIME_LIMIT, "{written} messages did not arrive");
-    }
-}
-
 /// A held buffer of the newer epoch delays the end of the older path. When it is dropped, the older
 /// path ends, although the drain time-out passed long before.
 #[test]

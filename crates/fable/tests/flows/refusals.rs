@@ -40,7 +40,7 @@ fn hostile_leaders_are_refused_or_cut_off() {
         offer(1, "mempipe-futex-safe"), // without descriptors
         offer(1, "cacheline"),
         offer(1, "carrier-pigeon"),
-        offer(1, "mempipe-spin-unsafe"), // not trusted
+        offer(1, "mempipe-futex-unsafe"), // not trusted
         offer(1, "tls"),
     ];
     for says in refused {
@@ -97,7 +97,7 @@ fn an_offer_that_nobody_answers_ends_in_a_timeout() {
 /// Sends an offer of a ring to a follower that we lead; the transport is our end.
 fn offer_ring(link: &OwnedFd, ring_bytes: usize) -> Box<dyn fable::transport::Transport> {
     use std::os::fd::AsFd;
-    let options = fable::transport::PathOptions { ring_bytes };
+    let options = fable::transport::PathOptions { ring_bytes, ..Default::default() };
     let (transport, offer) = fable::transport::create(RING, options).unwrap();
     let says = r#"{"say":"offer","epoch":1,"transport":"mempipe-futex-safe","reason":"",
         "port":null,"token":null}"#;

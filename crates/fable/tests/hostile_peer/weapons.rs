@@ -169,7 +169,7 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
     let bytes = script.small() as u64;
     let twist = if script.byte().is_multiple_of(8) { 1 << (script.byte() % 64) } else { 0 };
     let word = match kind {
-        Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => {
+        Kind::MempipeFutex(_) => {
             let units = match script.byte() % 4 {
                 0 => script.small() as u64,
                 _ => (bytes + 15) / 8,

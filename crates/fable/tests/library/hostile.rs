@@ -14,7 +14,7 @@ fn created_kinds() -> impl Iterator<Item = Kind> {
 }
 
 fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
-    transport::create(kind, PathOptions { ring_bytes: 16 << 10 }).unwrap()
+    transport::create(kind, PathOptions { ring_bytes: 16 << 10, ..PathOptions::default() }).unwrap()
 }
 
 fn bytes(seed: u64, count: usize) -> Vec<u8> {
@@ -172,7 +172,7 @@ fn a_writer_of_huge_messages_does_not_make_its_reader_grow() {
     const BYTES: usize = 60 << 20;
     let kinds = kinds_for_long_messages().filter(|kind| kind.form() == Some(Form::Safe));
     for kind in kinds {
-        let options = PathOptions { ring_bytes: 256 << 20 };
+        let options = PathOptions { ring_bytes: 256 << 20, ..PathOptions::default() };
         let (mut writer, offer) = transport::create(kind, options).unwrap();
         let mut reader = transport::open(offer).unwrap();
         reader.limit_reads(128 << 10);
@@ -195,12 +195,12 @@ fn a_writer_of_huge_messages_does_not_make_its_reader_grow() {
 /// An end says how large its peer's rings may be, before it maps them.
 #[test]
 fn rings_above_the_limit_are_refused() {
-    let limits = PathOptions { ring_bytes: 2 << 20 };
+    let limits = PathOptions { ring_bytes: 2 << 20, ..PathOptions::default() };
     let kinds = kinds_for_long_messages().filter(|kind| kind.shares_memory());
     for kind in kinds {
         let (_end, offer) = transport::create(kind, limits).unwrap();
         transport::open_within(offer, limits).unwrap();
-        let larger = PathOptions { ring_bytes: limits.ring_bytes + 1 };
+        let larger = PathOptions { ring_bytes: limits.ring_bytes + 1, ..limits };
         let (_end, offer) = transport::create(kind, larger).unwrap();
         let error = transport::open_within(offer, limits).err().expect("rings of 4 MiB");
         assert!(error.to_string().contains("larger than this end accepts"), "{kind}: {error}");

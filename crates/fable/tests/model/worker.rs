@@ -315,7 +315,6 @@ impl<'a> Worker<'a> {
             let limit = if keeps { Duration::from_millis(1) } else { self.plan.hang() };
             let ready = xpoll(&[Interest::Flow(&self.flow)], limit).expect("a descriptor");
             assert!(!ready.is_empty() || keeps, "lost readiness: {:?}", self.flow);
-            // A spinning path is always reported as ready.
             if ready.is_empty() || last.elapsed() > Duration::from_millis(50) {
                 self.commit_all_but(0);
                 self.to_check.pop_front();

@@ -17,7 +17,7 @@ pub struct MoveArguments {
     /// Flow number or a unique prefix of it, such as 3f2a, from `fable top`
     pub flow: String,
 
-    /// Transport, such as mempipe-spin, unix or tcp-nodelay; auto lets the policy choose
+    /// Transport, such as mempipe-futex, unix or tcp-nodelay; auto lets the policy choose
     pub transport: String,
 }
 

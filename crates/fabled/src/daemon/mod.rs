@@ -39,7 +39,6 @@ use rustix::event::{Timespec, epoll};
 use crate::cluster_link::Cluster;
 use crate::flows::{Flow, wall_time_s};
 use crate::log_quota;
-use crate::machine::Machine;
 use crate::owners::Owners;
 use crate::policy::{FileError, Policy};
 use crate::process::Process;
@@ -110,7 +109,6 @@ pub struct Daemon {
     policy: Policy,
     read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     cluster: Box<dyn Cluster>,
-    machine: Machine,
     clients: HashMap<ClientId, Client>,
     next_client: u64,
     names: Registry,
@@ -162,7 +160,6 @@ impl Daemon {
             policy: options.policy,
             read_policy: options.read_policy,
             cluster: options.cluster,
-            machine: Machine::new(),
             clients: HashMap::new(),
             next_client: FIRST_CLIENT,
             names: Registry::default(),

@@ -9,12 +9,11 @@ use super::Daemon;
 use super::reports::is_over;
 use crate::flows::{Flow, MOVE_TIME_LIMIT, Outcome, Pending, Sample};
 use crate::log_quota::{self, Acting};
-use crate::policy::{Facts, Placement, Reach, Verdict, choose};
+use crate::policy::{Facts, Reach, Verdict, choose};
 
 impl Daemon {
     /// Runs at the end of each period of observation.
     pub(super) fn observe(&mut self) {
-        self.machine.observe();
         let now_ns = self.now_ns();
         let (mut over, mut late) = (Vec::new(), Vec::new());
         let time_limit_ns = MOVE_TIME_LIMIT.as_nanos() as u64;
@@ -101,19 +100,13 @@ impl Daemon {
 
     /// Collects all facts that a choice depends on, as far as they are known.
     pub(super) fn facts(&self, flow: &Flow) -> Facts {
-        let sample = flow.meter.latest();
         let reach = match flow.local {
-            true => Reach::SameHost(Placement {
-                cpus: sample.cpus,
-                nodes: sample.cpus.map(|cpu| cpu.and_then(|cpu| self.machine.node(cpu))),
-                watched: sample.watched,
-                cpu_count: self.machine.cpu_count,
-                runnable: self.machine.runnable,
+            true => Reach::SameHost {
                 separated_by: match [&flow.ends[0].process, &flow.ends[1].process] {
                     [Some(leader), Some(follower)] => leader.separated_by(follower),
                     _ => vec!["unknown"],
                 },
-            }),
+            },
             false => Reach::OtherHost { trusted_network: flow.trusted_network },
         };
         Facts {
@@ -132,7 +125,6 @@ impl Daemon {
             insisted: flow.insisted(),
             current: flow.current,
             failed: flow.failed_lately(self.now_ns()),
-            messages_s: flow.meter.messages_s.iter().sum(),
         }
     }
 }

@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn a_kind_without_form_means_the_best_one() {
         let best = |kind| match kind {
-            Kind::MempipeSpin(_) => Kind::MempipeSpin(Form::Unsafe),
+            Kind::MempipeFutex(_) => Kind::MempipeFutex(Form::Unsafe),
             other => other,
         };
-        assert_eq!(ordered_kind("mempipe-spin", best), Ok(Kind::MempipeSpin(Form::Unsafe)));
-        assert_eq!(ordered_kind("mempipe-spin-safe", best), Ok(Kind::MempipeSpin(Form::Safe)));
+        assert_eq!(ordered_kind("mempipe-futex", best), Ok(Kind::MempipeFutex(Form::Unsafe)));
+        assert_eq!(ordered_kind("mempipe-futex-safe", best), Ok(Kind::MempipeFutex(Form::Safe)));
         assert_eq!(ordered_kind("unix", best), Ok(Kind::Unix));
         assert!(ordered_kind("pigeon", best).unwrap_err().contains("auto"));
     }

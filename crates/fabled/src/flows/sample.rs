@@ -18,8 +18,6 @@ pub(crate) struct Sample {
     pub(crate) bytes: [u64; 2],
     /// The CPUs on which leader and follower last ran.
     pub(crate) cpus: [Option<u32>; 2],
-    /// Whether one of them waits by a descriptor.
-    pub(crate) watched: bool,
     /// Latencies of messages to the leader and to the follower, in nanoseconds; 0 if unknown.
     pub(crate) latency_ns: [u64; 2],
 }
@@ -43,7 +41,6 @@ impl Sample {
             messages: sent(Counter::MessagesSent, Counter::MessagesReceived),
             bytes: sent(Counter::BytesSent, Counter::BytesReceived),
             cpus: both(Counter::Cpu).map(cpu),
-            watched: both(Counter::Watched).iter().any(|&word| word != 0),
             latency_ns: both(Counter::LatencyNs),
         }
     }
@@ -99,11 +96,9 @@ mod tests {
         page.write(Role::Leader, Counter::MessagesSent, 7);
         page.write(Role::Leader, Counter::Cpu, 3);
         page.write(Role::Follower, Counter::Cpu, u64::MAX);
-        page.write(Role::Follower, Counter::Watched, 99);
         let sample = Sample::of(&page, None);
         assert_eq!(sample.messages, [7, 0]);
         assert_eq!(sample.cpus, [Some(2), None]);
-        assert!(sample.watched);
     }
 
     #[test]

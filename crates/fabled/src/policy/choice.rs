@@ -3,7 +3,7 @@
 use fable::{Form, Kind};
 
 use super::file::Rule;
-use super::{Facts, Placement, Policy, Reach, Urgency, Verdict};
+use super::{Facts, Policy, Reach, Urgency, Verdict};
 
 /// Checks whether a flow may use this transport at all.
 ///
@@ -48,7 +48,6 @@ pub fn best_form(kind: Kind, facts: &Facts) -> Kind {
     match kind {
         Kind::ShmemPipe(_) => Kind::ShmemPipe(form),
         Kind::MempipeFutex(_) => Kind::MempipeFutex(form),
-        Kind::MempipeSpin(_) => Kind::MempipeSpin(form),
         other => other,
     }
 }
@@ -76,7 +75,7 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
     }
     let (kind, reason) = match &facts.reach {
         Reach::OtherHost { trusted_network } => remote(facts, policy, *trusted_network),
-        Reach::SameHost(placement) => local(facts, policy, rule, placement),
+        Reach::SameHost { .. } => local(facts, policy),
     };
     let urgency = urgency(facts, policy, Urgency::Better);
     Verdict { kind, reason: format!("{remark}{reason}"), urgency }
@@ -110,8 +109,8 @@ fn unsafe_form(facts: &Facts) -> Result<(), String> {
         return Err(format!("they run as users {} and {}", facts.users[0], facts.users[1]));
     }
     match &facts.reach {
-        Reach::SameHost(placement) if !placement.separated_by.is_empty() => {
-            Err(format!("they are in different {} namespaces", placement.separated_by.join(", ")))
+        Reach::SameHost { separated_by } if !separated_by.is_empty() => {
+            Err(format!("they are in different {} namespaces", separated_by.join(", ")))
         }
         _ => Ok(()),
     }
@@ -133,16 +132,11 @@ fn remote(facts: &Facts, policy: &Policy, trusted_network: bool) -> (Kind, Strin
 }
 
 /// Chooses a fast transport on one host, except those that failed recently.
-fn local(
-    facts: &Facts,
-    policy: &Policy,
-    rule: Option<&Rule>,
-    placement: &Placement,
-) -> (Kind, String) {
-    let (first, reason) = fastest(facts, policy, rule, placement);
-    let candidates = [first, policy.transports.calm, Kind::Unix, Kind::TcpNodelay];
+fn local(facts: &Facts, policy: &Policy) -> (Kind, String) {
+    let reason = "both ends are on this host";
+    let candidates = [policy.transports.local, Kind::Unix, Kind::TcpNodelay];
     let mut candidates = candidates.into_iter().map(|kind| best_form(kind, facts));
-    let preferred = best_form(first, facts);
+    let preferred = best_form(policy.transports.local, facts);
     match candidates.find(|kind| !facts.failed.contains(kind)) {
         Some(kind) if kind != preferred => {
             (kind, format!("{reason}; but {preferred} failed lately, and {kind} is next"))
@@ -151,56 +145,6 @@ fn local(
             let why = unsafe_form(facts).err().unwrap_or_default();
             (preferred, format!("{reason}; in the safe form, as {why}"))
         }
-        _ => (preferred, reason),
+        _ => (preferred, reason.to_owned()),
     }
-}
-
-fn fastest(
-    facts: &Facts,
-    policy: &Policy,
-    rule: Option<&Rule>,
-    placement: &Placement,
-) -> (Kind, String) {
-    let transports = &policy.transports;
-    let place = match placement.cpus {
-        _ if placement.cpu_count < 2 => {
-            return (transports.shared_cpu, "this host has one CPU".to_owned());
-        }
-        [Some(leader), Some(follower)] if leader == follower => {
-            let reason =
-                format!("both ends run on CPU {leader}, where who waits must let the other run");
-            return (transports.shared_cpu, reason);
-        }
-        [Some(leader), Some(follower)] => match placement.nodes {
-            [Some(one), Some(other)] if one != other => format!(
-                "the ends run on CPUs {leader} and {follower} of NUMA nodes {one} and {other}"
-            ),
-            _ => format!("the ends run on CPUs {leader} and {follower}"),
-        },
-        _ => return (transports.calm, "both ends are on this host".to_owned()),
-    };
-    if rule.and_then(|rule| rule.spin) == Some(false) {
-        return (transports.calm, format!("{place}, and a rule of the policy forbids spinning"));
-    }
-    let limits = &policy.thresholds;
-    let spins = facts.current.is_some_and(|kind| kind.base_name() == transports.busy.base_name());
-    let busy_from = if spins { limits.calm_messages_s } else { limits.busy_messages_s };
-    let rate = format!("{:.0} messages/s", facts.messages_s);
-    if facts.messages_s < busy_from {
-        return (transports.calm, format!("{place}, and {rate} are too few to keep them busy"));
-    }
-    if placement.watched && matches!(transports.busy, Kind::MempipeSpin(_)) {
-        let reason = format!(
-            "{place}, and {rate}; but an end waits by a descriptor, which a \
-             spinning peer does not ring"
-        );
-        return (transports.calm, reason);
-    }
-    let load = placement.runnable / f64::from(placement.cpu_count);
-    let load_max = if spins { limits.crowded_load } else { limits.spin_load };
-    if load > load_max {
-        let reason = format!("{place}, and {rate}; but {load:.1} threads per CPU want to run");
-        return (transports.calm, reason);
-    }
-    (transports.busy, format!("{place}, {rate}, and {load:.1} threads per CPU want to run"))
 }

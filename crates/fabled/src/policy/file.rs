@@ -104,10 +104,6 @@ pub enum Access {
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "explained where people read them, in default.toml")]
 pub struct Thresholds {
-    pub busy_messages_s: f64,
-    pub calm_messages_s: f64,
-    pub spin_load: f64,
-    pub crowded_load: f64,
     pub dwell_ms: u64,
     pub dwell_ms_max: u64,
     pub observations: u32,
@@ -116,16 +112,7 @@ pub struct Thresholds {
 
 impl Default for Thresholds {
     fn default() -> Thresholds {
-        Thresholds {
-            busy_messages_s: 20_000.0,
-            calm_messages_s: 5_000.0,
-            spin_load: 1.25,
-            crowded_load: 1.75,
-            dwell_ms: 2_000,
-            dwell_ms_max: 60_000,
-            observations: 4,
-            retry_ms: 30_000,
-        }
+        Thresholds { dwell_ms: 2_000, dwell_ms_max: 60_000, observations: 4, retry_ms: 30_000 }
     }
 }
 
@@ -133,15 +120,9 @@ impl Default for Thresholds {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Transports {
-    /// Both ends on one CPU.
+    /// One host.
     #[serde(deserialize_with = "kind")]
-    pub shared_cpu: Kind,
-    /// Different CPUs, few messages.
-    #[serde(deserialize_with = "kind")]
-    pub calm: Kind,
-    /// Different CPUs, many messages.
-    #[serde(deserialize_with = "kind")]
-    pub busy: Kind,
+    pub local: Kind,
     /// Different hosts.
     #[serde(deserialize_with = "kind")]
     pub remote: Kind,
@@ -149,13 +130,7 @@ pub struct Transports {
 
 impl Default for Transports {
     fn default() -> Transports {
-        let safe = fable::Form::Safe;
-        Transports {
-            shared_cpu: Kind::MempipeFutex(safe),
-            calm: Kind::MempipeFutex(safe),
-            busy: Kind::MempipeSpin(safe),
-            remote: Kind::TcpNodelay,
-        }
+        Transports { local: Kind::MempipeFutex(fable::Form::Safe), remote: Kind::TcpNodelay }
     }
 }
 
@@ -174,8 +149,6 @@ pub struct Rule {
     /// The transport to use.
     #[serde(deserialize_with = "some_kind")]
     pub transport: Option<Kind>,
-    /// If false, never spin.
-    pub spin: Option<bool>,
     /// If true, TLS between hosts.
     pub protected: Option<bool>,
     /// The reason, for displays.
@@ -308,15 +281,6 @@ impl Policy {
             (
                 (10..=60_000).contains(&self.observe_every_ms),
                 "observe_every_ms must be 10 to 60000",
-            ),
-            (
-                limits.calm_messages_s >= 0.0 && limits.calm_messages_s < limits.busy_messages_s,
-                "calm_messages_s must be at least 0 and less than busy_messages_s: the gap \
-                 prevents flows from moving to and fro",
-            ),
-            (
-                limits.spin_load > 0.0 && limits.spin_load < limits.crowded_load,
-                "spin_load must be more than 0 and less than crowded_load",
             ),
             (
                 limits.dwell_ms <= limits.dwell_ms_max && limits.dwell_ms_max <= 86_400_000,
@@ -458,12 +422,12 @@ mod tests {
     fn errors_name_the_line_and_the_remedy() {
         let error = parse("access = \"same-user\"\nbuzy = 1\n").unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("--print-policy"), "{error}");
-        let error = parse("[transports]\nbusy = \"pigeon\"\n").unwrap_err().to_string();
-        assert!(error.contains("line 2") && error.contains("mempipe-spin-safe"), "{error}");
+        let error = parse("[transports]\nlocal = \"pigeon\"\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("mempipe-futex-safe"), "{error}");
         let error = parse("trusted_networks = [\"10/8\"]").unwrap_err().to_string();
         assert!(error.contains("line 1") && error.contains("10.0.0.0/8"), "{error}");
-        let error = parse("[thresholds]\ncalm_messages_s = 1e9").unwrap_err().to_string();
-        assert!(error.contains("less than busy_messages_s"), "{error}");
+        let error = parse("[thresholds]\ndwell_ms = 90000").unwrap_err().to_string();
+        assert!(error.contains("at most dwell_ms_max"), "{error}");
         let error = parse("[transports]\nremote = \"pipe\"").unwrap_err().to_string();
         assert!(error.contains("tcp-nodelay"), "{error}");
         let error = Policy::read(Path::new("/nowhere/policy.toml")).unwrap_err().to_string();

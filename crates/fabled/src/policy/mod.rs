@@ -19,7 +19,7 @@ pub use file::{Access, DEFAULT, FileError, Policy, Quota, Reserve, Rule, Thresho
 pub use user::User;
 
 /// All facts that a choice depends on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The endpoint's name, for the rules.
     pub name: Name,
@@ -43,37 +43,21 @@ pub struct Facts {
     pub current: Option<Kind>,
     /// Transports that failed recently.
     pub failed: Vec<Kind>,
-    /// Messages per second, both directions together.
-    pub messages_s: f64,
 }
 
 /// Where the two ends are, relative to each other.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// On one host, under one kernel.
-    SameHost(Placement),
+    SameHost {
+        /// The namespaces that the two processes do not share: `network`, `pid`, `mount`.
+        separated_by: Vec<&'static str>,
+    },
     /// On two hosts.
     OtherHost {
         /// Whether all of the peer's addresses lie in networks that the policy trusts.
         trusted_network: bool,
     },
-}
-
-/// The placement of the ends on one host.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Placement {
-    /// The CPUs on which the ends last ran.
-    pub cpus: [Option<u32>; 2],
-    /// The NUMA nodes of these CPUs.
-    pub nodes: [Option<u32>; 2],
-    /// Whether an end waits by a descriptor, which a spinning peer cannot signal.
-    pub watched: bool,
-    /// CPUs that are online.
-    pub cpu_count: u32,
-    /// Runnable threads, including the ends of this flow, smoothed over some seconds.
-    pub runnable: f64,
-    /// The namespaces that the two processes do not share: `network`, `pid`, `mount`.
-    pub separated_by: Vec<&'static str>,
 }
 
 /// A choice, with its reason and urgency.

@@ -3,14 +3,18 @@
 use std::os::fd::AsRawFd;
 
 use fable::transport::{self, Direction, Offer, PathOptions, Record, Transport};
-use fable::{Kind, TransportError, UnknownKind};
+use fable::{Kind, TransportError};
 use ipcload::{End, Invitation, Load, TIME_LIMIT};
 
 use crate::cli::ipc::IpcEndArgs;
 use crate::error::{Error, Result};
 use crate::ipc::baseline::{Baseline, BaselineEnd};
+use crate::ipc::carrier::Carrier;
 use crate::ipc::flow::FlowEnd;
 use crate::serve::inherited;
+
+/// The largest ring that `--ring-bytes` takes.
+const RING_BYTES_MAX: usize = 1 << 30;
 
 /// Measures in this process, or joins a process that measures.
 pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
@@ -18,10 +22,11 @@ pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
     if let Some(baseline) = Baseline::named(transport) {
         return run_baseline(baseline, load);
     }
-    let kind: Kind = transport.parse().map_err(|error: UnknownKind| {
-        Error::setup(error.to_string(), "run `iobench ipc`, which starts this command itself")
-    })?;
-    let options = PathOptions { ring_bytes: *ring_bytes as usize };
+    let [carrier] = Carrier::named(transport)[..] else {
+        let what = format!("`{transport}` is not the full name of a transport");
+        return Err(Error::setup(what, "run `iobench ipc`, which starts this command itself"));
+    };
+    let (kind, options) = (carrier.kind, carrier.path_options(*ring_bytes));
     let Some(join) = &load.join else {
         match flow {
             true => {
@@ -40,7 +45,7 @@ pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
         })?;
     } else {
         let offer = Offer { kind, descriptors };
-        ipcload::run_partner_process(load, || FableEnd::open(offer, load.batch))?;
+        ipcload::run_partner_process(load, || FableEnd::open(offer, options, load.batch))?;
     }
     Ok(())
 }
@@ -76,8 +81,10 @@ impl FableEnd {
         Ok((FableEnd(transport), invitation))
     }
 
-    fn open(offer: Offer, batch: u32) -> ipcload::Result<FableEnd> {
-        let mut transport = transport::open(offer).map_err(transport_error)?;
+    fn open(offer: Offer, options: PathOptions, batch: u32) -> ipcload::Result<FableEnd> {
+        // The partner has chosen the rings' size.
+        let options = PathOptions { ring_bytes: RING_BYTES_MAX, ..options };
+        let mut transport = transport::open_within(offer, options).map_err(transport_error)?;
         transport.set_batch(batch);
         Ok(FableEnd(transport))
     }

@@ -7,6 +7,7 @@
 //! than a minute apart.
 
 mod baseline;
+mod carrier;
 pub(crate) mod end;
 mod flow;
 pub(crate) mod placement;

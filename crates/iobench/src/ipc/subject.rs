@@ -10,6 +10,7 @@ use fable::Kind;
 
 use crate::error::{Error, Result};
 use crate::ipc::baseline::Baseline;
+use crate::ipc::carrier::Carrier;
 
 /// The program that measures other libraries, and its possible names.
 const PEERS_PROGRAM: &str = "iobench-external";
@@ -27,9 +28,9 @@ pub(crate) enum Subject {
     /// A transport of the kernel by plain calls.
     Baseline(Baseline),
     /// A transport of `fable`.
-    Own(Kind),
+    Own(Carrier),
     /// A flow of `fable` on top of that transport.
-    Flow(Kind),
+    Flow(Carrier),
     /// Another library, by its name in `iobench-external`.
     Peer { name: &'static str, program: PathBuf },
 }
@@ -39,15 +40,15 @@ impl Subject {
     pub(crate) fn transport(&self) -> Cow<'static, str> {
         match self {
             Subject::Baseline(baseline) => baseline.name().into(),
-            Subject::Own(kind) => kind.base_name().into(),
-            Subject::Flow(kind) => format!("{FLOW}{}", kind.base_name()).into(),
+            Subject::Own(carrier) => carrier.base_name().into(),
+            Subject::Flow(carrier) => format!("{FLOW}{}", carrier.base_name()).into(),
             Subject::Peer { name, .. } => (*name).into(),
         }
     }
 
     /// Returns whether it is the cache line, whose latency is the floor.
     pub(crate) fn is_floor(&self) -> bool {
-        *self == Subject::Own(Kind::Cacheline)
+        matches!(self, Subject::Own(carrier) if carrier.kind == Kind::Cacheline)
     }
 
     /// Returns whether batching can be switched on: libraries batch by themselves, and plain calls
@@ -65,8 +66,8 @@ impl Subject {
         };
         match self {
             Subject::Baseline(baseline) => end(baseline.name()),
-            Subject::Own(kind) | Subject::Flow(kind) => {
-                let mut command = end(&kind.to_string());
+            Subject::Own(carrier) | Subject::Flow(carrier) => {
+                let mut command = end(&carrier.to_string());
                 if matches!(self, Subject::Flow(_)) {
                     command.arg("--flow");
                 }
@@ -86,8 +87,8 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Own(kind) => write!(out, "{kind}"),
-            Subject::Flow(kind) => write!(out, "{FLOW}{kind}"),
+            Subject::Own(carrier) => write!(out, "{carrier}"),
+            Subject::Flow(carrier) => write!(out, "{FLOW}{carrier}"),
             Subject::Baseline(_) | Subject::Peer { .. } => out.write_str(&self.transport()),
         }
     }
@@ -98,10 +99,10 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
     let found = match names {
         [] => {
-            let table_1 = Kind::ALL.into_iter().filter(|kind| is_usual(*kind));
-            let beside = |kind: Kind| {
-                let baselines = Baseline::before(kind).map(Subject::Baseline);
-                baselines.chain([Subject::Own(kind)])
+            let table_1 = Carrier::all().into_iter().filter(|carrier| is_usual(carrier.kind));
+            let beside = |carrier: Carrier| {
+                let baselines = Baseline::before(carrier.kind).map(Subject::Baseline);
+                baselines.chain([Subject::Own(carrier)])
             };
             table_1.flat_map(beside).chain(available_peers()).collect()
         }
@@ -134,21 +135,18 @@ fn named(name: &str) -> Result<Vec<Subject>> {
             )
         });
     }
-    let forms_of = |name: &str| {
-        let has_name = |kind: &Kind| kind.to_string() == name || kind.base_name() == name;
-        Kind::ALL.into_iter().filter(has_name).collect::<Vec<Kind>>()
-    };
     let forms: Vec<Subject> = match name.strip_prefix(FLOW) {
         // A cache line carries eight bytes, fewer than a flow's own messages have.
         Some(below) => {
-            let kinds = forms_of(below).into_iter().filter(|kind| *kind != Kind::Cacheline);
-            kinds.map(Subject::Flow).collect()
+            let mut carriers = Carrier::named(below);
+            carriers.retain(|carrier| carrier.kind != Kind::Cacheline);
+            carriers.into_iter().map(Subject::Flow).collect()
         }
-        None => forms_of(name).into_iter().map(Subject::Own).collect(),
+        None => Carrier::named(name).into_iter().map(Subject::Own).collect(),
     };
     if forms.is_empty() {
         let mut known = Baseline::ALL.map(|baseline| baseline.name().to_owned()).to_vec();
-        known.extend(Kind::ALL.map(|kind| kind.to_string()));
+        known.extend(Carrier::all().iter().map(Carrier::to_string));
         known.extend(PEERS.map(str::to_owned));
         return Err(Error::setup(
             format!("unknown transport `{name}`"),

@@ -3,22 +3,19 @@
 //! that it reads from standard input:
 //!
 //! - `pause`, `go`: waits for everything that is in flight, and sends nothing until `go`.
-//! - `pin CPU`: the flow's thread runs on this CPU from now on.
 //! - `unshare`: the flow's thread moves to a new network namespace.
 //! - `fork`, `clone`: makes a child that does nothing, with or without the C library's handlers,
 //!   and answers with its process id.
 //! - `finish`: ends the flow.
 //!
 //! Arguments: `server` or `client`, the name, and any of `trusting`, `watched` (it waits by its
-//! flow's descriptor), `pin=CPU` (it runs on this CPU from the beginning) and `silence=SECONDS`
-//! (how long another host may be silent).
+//! flow's descriptor) and `silence=SECONDS` (how long another host may be silent).
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fable::{Endpoint, Error, Flow, Interest, ReadBuffer, Trust, xpoll};
-use testkit::pin;
 
 /// Ends a test that hangs; no test's result depends on it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -52,10 +49,6 @@ fn run(words: &[String], orders: mpsc::Receiver<String>) -> Result<(), Error> {
     let [role, name, behaviour @ ..] = words else { panic!("a role and a name") };
     let value = |key| behaviour.iter().find_map(|word| word.strip_prefix(key));
     let has = |word: &str| behaviour.iter().any(|one| one == word);
-    // Before the flow exists, whose page would show another CPU.
-    if let Some(cpu) = value("pin=") {
-        pin(cpu.parse().unwrap());
-    }
     let trust = if has("trusting") { Trust::Trusted } else { Trust::Untrusted };
     let silence_s = value("silence=").map_or(2, |seconds| seconds.parse().unwrap());
     let options = Endpoint::options().trust(trust).timeout(TIME_LIMIT);
@@ -176,9 +169,7 @@ impl End {
     /// Executes an order, if there is one for either end; returns those for the client.
     fn next_order(&self) -> Option<String> {
         let order = self.orders.try_recv().ok()?;
-        if let Some(cpu) = order.strip_prefix("pin ") {
-            pin(cpu.parse().unwrap());
-        } else if order == "unshare" {
+        if order == "unshare" {
             // SAFETY: a plain number; only this thread enters the new namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
         } else if order == "fork" || order == "clone" {

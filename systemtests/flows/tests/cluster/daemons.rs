@@ -107,7 +107,7 @@ fn a_process_connects_to_a_name_of_another_host() {
         assert_eq!((entry.leader.host.as_str(), entry.follower.host.as_str()), ("a", "b"));
     }
     // Transports in shared memory do not reach another host.
-    let pipe = Operation::Move { flow, transport: "mempipe-spin".to_owned() };
+    let pipe = Operation::Move { flow, transport: "mempipe-futex".to_owned() };
     let refused = Process::connect(&daemons[1]).operate(pipe).unwrap_err();
     assert!(refused.contains("another host"), "{refused}");
     // A demand for protection is followed at once.

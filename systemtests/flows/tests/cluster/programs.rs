@@ -142,7 +142,7 @@ fn a_flow_between_hosts_goes_over_every_transport_while_messages_flow() {
     ends.into_iter().for_each(|daemon| goes_over(daemon, "tls"));
     let refused = zone.b.fable_fails(&["move", &zone.flow, "tcp"]);
     assert!(refused.contains("must be protected"), "{refused}");
-    let refused = zone.a.fable_fails(&["move", &zone.flow, "mempipe-spin"]);
+    let refused = zone.a.fable_fails(&["move", &zone.flow, "mempipe-futex"]);
     assert!(refused.contains("another host"), "{refused}");
     zone.b.fable_says(&["protect", &zone.flow, "off"]);
     goes_over(&zone.a, "tcp-nodelay");

@@ -62,8 +62,8 @@ fn both_ends_get_one_control_socket_and_one_page() {
     let refused = client.try_connect("fable://nobody", None).err().unwrap();
     assert!(refused.contains("fable://nobody") && refused.contains("fable ls"), "{refused}");
     let refused = client.try_connect("fable://kv", Some("pigeon")).err().unwrap();
-    assert!(refused.contains("mempipe-spin-safe"), "{refused}");
-    let refused = client.try_connect("fable://kv", Some("mempipe-spin-unsafe")).err().unwrap();
+    assert!(refused.contains("mempipe-futex-safe"), "{refused}");
+    let refused = client.try_connect("fable://kv", Some("mempipe-futex-unsafe")).err().unwrap();
     assert!(refused.contains("trust"), "{refused}");
     let (_, _, end) = client.try_connect("fable://kv", Some("unix")).unwrap();
     assert_eq!((end.transport.as_str(), server.incoming().1.transport.as_str()), ("unix", "unix"));

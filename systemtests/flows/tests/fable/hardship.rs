@@ -103,7 +103,7 @@ fn run_without_memory() {
     let used = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
     set_limit(libc::RLIMIT_AS, pages * 4096 + (16 << 20));
-    for kind in [RING, Kind::MempipeSpin(Form::Unsafe), Kind::ShmemPipe(Form::Safe)] {
+    for kind in [RING, Kind::MempipeFutex(Form::Unsafe), Kind::ShmemPipe(Form::Safe)] {
         let reason = outcome(&flows[0], kind).expect("there is no memory for this");
         assert!(reason.contains("memory"), "{reason}");
         exchange(&flows, &mut number);

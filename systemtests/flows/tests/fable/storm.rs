@@ -259,7 +259,7 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
             // The process may have died between the commit and its entry on the board.
             assert!(received <= committed + 1, "seed {seed}: {received} of {committed}");
             totals.lost += committed.saturating_sub(received);
-            let rings = |kind: &Kind| matches!(kind, Kind::MempipeFutex(_) | Kind::MempipeSpin(_));
+            let rings = |kind: &Kind| matches!(kind, Kind::MempipeFutex(_));
             if kinds.iter().all(rings) {
                 assert!(received >= committed, "seed {seed}: {received} of {committed}");
             }
@@ -283,7 +283,7 @@ fn nothing_is_lost_repeated_or_reordered_in_a_storm_of_moves_and_deaths() {
     println!("FABLE_STORM_SEED={seed}");
     let all = crate::flow_rig::kinds();
     let mut rings = all.clone();
-    rings.retain(|kind| matches!(kind, Kind::MempipeFutex(_) | Kind::MempipeSpin(_)));
+    rings.retain(|kind| matches!(kind, Kind::MempipeFutex(_)));
     assert!(rings.contains(&Kind::MempipeFutex(Form::Safe)));
     let mut random = Random(seed);
     let mut totals = Totals::default();

@@ -13,7 +13,6 @@ use crate::transport::{ReadSlot, SLOTS_MAX, TOO_LONG};
 pub(super) struct Consumer {
     ring: Ring,
     owner: Owner,
-    writer_sleeps: bool,
     /// The longest message that is accepted.
     bytes_max: usize,
     /// The position of the next message.
@@ -31,16 +30,10 @@ pub(super) struct Consumer {
 impl Consumer {
     /// # Safety
     /// The ring's memory must stay mapped as long as the consumer or a slot of it is used.
-    pub(super) unsafe fn new(
-        ring: Ring,
-        owner: Owner,
-        writer_sleeps: bool,
-        copies: bool,
-    ) -> Consumer {
+    pub(super) unsafe fn new(ring: Ring, owner: Owner, copies: bool) -> Consumer {
         Consumer {
             ring,
             owner,
-            writer_sleeps,
             bytes_max: usize::MAX,
             position: 0,
             returned: 0,
@@ -144,9 +137,6 @@ impl Consumer {
         }
         self.published = self.returned;
         self.ring.consumed().store(self.returned, Ordering::Release);
-        if !self.writer_sleeps {
-            return None;
-        }
         fence(Ordering::SeqCst);
         take_sleeper(self.ring.room_sleeper())
     }

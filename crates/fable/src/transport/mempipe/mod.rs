@@ -1,5 +1,5 @@
-//! Transport over a ring in shared memory in each direction (section 2.1.2 of the paper), with
-//! spinning or futexes (section 2.1.3), reading messages in place or from copies.
+//! Transport over a ring in shared memory in each direction (section 2.1.2 of the paper), spinning
+//! and then sleeping on a futex (section 2.1.3), reading messages in place or from copies.
 //!
 //! A message follows an eight-byte header that describes it completely and publishes it: the header
 //! is zero until the message is complete. The reader needs no index of the writer, so a short
@@ -35,11 +35,6 @@ use consumer::Consumer;
 use layout::{Layout, Sleeper};
 use producer::Producer;
 
-/// How long an end that waits on a futex spins before it sleeps, unless both ends share a CPU.
-/// Sleeping and waking cost about 10 µs on the machines that were measured; spinning for longer
-/// than a few times that is not worth the CPU time.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
-
 /// The most notifications that are read in a row. If there are more, the owner is woken once too
 /// often.
 const SOUNDS_MAX: usize = 16;
@@ -53,7 +48,8 @@ pub(super) fn create(
     let memory = create_sealed(c"fable-mempipe", layout.file_bytes())?;
     let (bell, peer_bell) =
         UnixDatagram::pair().map_err(TransportError::system("socketpair for a bell"))?;
-    let transport = Mempipe::new(kind, layout, &memory, OwnedFd::from(bell).into(), 0)?;
+    let transport =
+        Mempipe::new((kind, options.spin), layout, &memory, OwnedFd::from(bell).into(), 0)?;
     Ok((Box::new(transport), Offer { kind, descriptors: vec![memory, peer_bell.into()] }))
 }
 
@@ -67,7 +63,7 @@ pub(super) fn open(offer: Offer, limits: PathOptions) -> TransportResult<Box<dyn
         return Err(TransportError::BadOffer("the bell of a ring is no UNIX datagram socket"));
     }
     let layout = Layout::for_file(memory.as_fd(), limits.ring_bytes)?;
-    Ok(Box::new(Mempipe::new(offer.kind, layout, &memory, bell, 1)?))
+    Ok(Box::new(Mempipe::new((offer.kind, limits.spin), layout, &memory, bell, 1)?))
 }
 
 /// One end of the two rings.
@@ -76,6 +72,8 @@ struct Mempipe {
     consumer: Consumer,
     placement: Placement,
     kind: Kind,
+    /// How long this end spins before it sleeps.
+    spin: Duration,
     /// One socket of a pair, by which one end wakes the other. Each call has its own flag for not
     /// blocking, because both ends share a descriptor's flags (those of an eventfd for example).
     bell: Socket,
@@ -85,7 +83,7 @@ struct Mempipe {
 
 impl Mempipe {
     fn new(
-        kind: Kind,
+        (kind, spin): (Kind, Duration),
         layout: Layout,
         memory: &OwnedFd,
         bell: Socket,
@@ -93,18 +91,17 @@ impl Mempipe {
     ) -> TransportResult<Mempipe> {
         let mapping = layout.map(memory.as_fd())?;
         let owner = Owner::new();
-        let sleeps = matches!(kind, Kind::MempipeFutex(_));
         let copies = kind.form() == Some(Form::Safe);
         // SAFETY: the transport keeps the mapping as long as the objects that point into it, and
         // leaks it if slots outlive it.
         let (producer, consumer, placement) = unsafe {
             (
-                Producer::new(layout.direction(&mapping, side), owner, sleeps),
-                Consumer::new(layout.direction(&mapping, 1 - side), owner, sleeps, copies),
+                Producer::new(layout.direction(&mapping, side), owner),
+                Consumer::new(layout.direction(&mapping, 1 - side), owner, copies),
                 layout.placement(&mapping, side),
             )
         };
-        Ok(Mempipe { producer, consumer, placement, kind, bell, mapping: Some(mapping) })
+        Ok(Mempipe { producer, consumer, placement, kind, spin, bell, mapping: Some(mapping) })
     }
 
     /// Wakes the peer if it has announced that it sleeps. The announcement is taken, so nothing
@@ -219,9 +216,6 @@ impl Transport for Mempipe {
         if self.may_go_on(direction) {
             return Ok(Wait::Ready);
         }
-        if matches!(self.kind, Kind::MempipeSpin(_)) {
-            return Ok(Wait::Spin);
-        }
         let sleeper = match method {
             WaitMethod::Futex => Sleeper::Futex,
             WaitMethod::Descriptor => Sleeper::Bell,
@@ -265,10 +259,7 @@ impl Transport for Mempipe {
                 Direction::Read => consumer.has_more(),
                 Direction::Write => producer.has_room(),
             };
-            if matches!(self.kind, Kind::MempipeSpin(_)) {
-                return Ok(self.placement.spin_on(timeout, ready));
-            }
-            let budget = timeout.map_or(SPIN_BEFORE_SLEEP, |all| left(all).min(SPIN_BEFORE_SLEEP));
+            let budget = timeout.map_or(self.spin, |all| left(all).min(self.spin));
             let ready = match self.placement.spin(budget, ready) {
                 Spun::Ready => true,
                 Spun::Shared => self.placement.offer_cpu(ready),

@@ -13,8 +13,6 @@ use crate::transport::{Record, SLOTS_MAX, SlotPlace, WriteSlot};
 pub(super) struct Producer {
     ring: Ring,
     owner: Owner,
-    /// Whether the reader may sleep, so that each publication must check for that.
-    reader_sleeps: bool,
     /// The position of the next slot. Its header is already zero.
     reserved: u64,
     /// The position up to which the reader had returned memory at the last check.
@@ -33,11 +31,10 @@ pub(super) struct Producer {
 impl Producer {
     /// # Safety
     /// The ring's memory must stay mapped as long as the producer or a slot of it is used.
-    pub(super) unsafe fn new(ring: Ring, owner: Owner, reader_sleeps: bool) -> Producer {
+    pub(super) unsafe fn new(ring: Ring, owner: Owner) -> Producer {
         Producer {
             ring,
             owner,
-            reader_sleeps,
             reserved: 0,
             consumed: 0,
             held: 0,
@@ -162,9 +159,6 @@ impl Producer {
         self.committed = 0;
         if let Some((position, header)) = self.kept_back.take() {
             self.publish(position, header);
-        }
-        if !self.reader_sleeps {
-            return None;
         }
         // Orders the publication before the check for a sleeper, see `prepare_wait`.
         fence(Ordering::SeqCst);

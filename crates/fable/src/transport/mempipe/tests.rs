@@ -14,24 +14,23 @@ const WORDS_MAX: u64 = 7;
 /// A limit for a run that hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn ends(kind: Kind, mapping: &Mapping, layout: Layout) -> [Mempipe; 2] {
+fn ends(kind: Kind, spin: Duration, mapping: &Mapping, layout: Layout) -> [Mempipe; 2] {
     let (bell, peer_bell) = UnixDatagram::pair().unwrap();
     let mut side = 0;
     [bell, peer_bell].map(|bell| {
         let owner = Owner::new();
-        let sleeps = matches!(kind, Kind::MempipeFutex(_));
         let copies = kind.form() == Some(Form::Safe);
         // SAFETY: the caller keeps the mapping longer than the ends.
         let (producer, consumer, placement) = unsafe {
             (
-                Producer::new(layout.direction(mapping, side), owner, sleeps),
-                Consumer::new(layout.direction(mapping, 1 - side), owner, sleeps, copies),
+                Producer::new(layout.direction(mapping, side), owner),
+                Consumer::new(layout.direction(mapping, 1 - side), owner, copies),
                 layout.placement(mapping, side),
             )
         };
         side += 1;
         let bell = OwnedFd::from(bell).into();
-        Mempipe { producer, consumer, placement, kind, bell, mapping: None }
+        Mempipe { producer, consumer, placement, kind, spin, bell, mapping: None }
     })
 }
 
@@ -74,12 +73,12 @@ fn converse(end: &mut Mempipe) {
 #[test]
 fn both_ends_of_one_mapping_exchange_messages() {
     for form in [Form::Safe, Form::Unsafe] {
-        for kind in [Kind::MempipeFutex(form), Kind::MempipeSpin(form)] {
+        for spin in [Duration::ZERO, PathOptions::default().spin, Duration::MAX] {
             let layout = Layout::for_ring(0).unwrap();
             let memory = create_sealed(c"fable-mempipe", layout.file_bytes()).unwrap();
             let mapping = layout.map(memory.as_fd()).unwrap();
             thread::scope(|scope| {
-                for mut end in ends(kind, &mapping, layout) {
+                for mut end in ends(Kind::MempipeFutex(form), spin, &mapping, layout) {
                     scope.spawn(move || converse(&mut end));
                 }
             });

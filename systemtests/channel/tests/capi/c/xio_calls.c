@@ -37,7 +37,7 @@ static void options_are_checked(void)
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ .trust = XIO_TRUSTED, .timeout_ms = 100, .drain_ms = 1,
                                     .ring_bytes = 4096, .users = ids, .users_count = 2,
-                                    .transport = "mempipe-spin", .socket = "/nowhere" };
+                                    .transport = "mempipe-futex", .socket = "/nowhere" };
     CHECK((context = xio_register_name(NULL, &options)));
     CHECK(xio_name(context, name, sizeof name) == 0 && !name[0]);
     FAILS(xio_listen(context), ECONNREFUSED);

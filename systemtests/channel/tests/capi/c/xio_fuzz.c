@@ -145,7 +145,7 @@ static void ask(void)
     struct xio_poll polls[3] = { { .handle = handle(), .events = POLLIN },
                                  { .handle = handle(), .events = (int16_t)any(9) },
                                  { .handle = XIO_NONE, .events = POLLIN } };
-    static const char *transports[] = { "mempipe-spin", "unix", "nothing", "" };
+    static const char *transports[] = { "mempipe-futex", "unix", "nothing", "" };
     struct xio_peer_info peer;
     struct xio_counters counters;
     struct xio_event event;

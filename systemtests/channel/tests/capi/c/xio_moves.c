@@ -116,7 +116,7 @@ static struct xio_event await_event(xio_handle flow)
 /* Sends messages before, during and after each move, while it holds buffers of old epochs. */
 static void flows_move_between_transports(void)
 {
-    static const char *const transports[] = { "mempipe-spin-safe", "unix", "pipe", "tcp-nodelay",
+    static const char *const transports[] = { "mempipe-futex-safe", "unix", "pipe", "tcp-nodelay",
                                               "shmem-pipe-safe", "vmsplice-coop", "tcp",
                                               "mempipe-futex-unsafe", "mempipe-futex-safe" };
     xio_handle flow = connect_flow();
