@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::identity::Peer;
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::transport::raw::Raw;
+use crate::transport::{Transport, stream};
 
 /// The most connections that the kernel queues for a listener.
 const BACKLOG: i32 = 128;
@@ -40,9 +40,8 @@ struct SocketFile {
 }
 
 /// A connection with a foreign program, and what the kernel reports about that program.
-#[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) transport: Raw,
+    pub(super) transport: Box<dyn Transport>,
     pub(super) peer: Peer,
 }
 
@@ -152,7 +151,7 @@ impl Connection {
                 unknown_peer(address.map_or_else(String::new, |address| address.to_string()))
             }
         };
-        Ok(Connection { transport: Raw::new(OwnedFd::from(socket), kind)?, peer })
+        Ok(Connection { transport: stream::foreign(socket, kind)?, peer })
     }
 
     /// Connects to a foreign program.

@@ -107,7 +107,7 @@ impl Listener {
                     return Ok(None);
                 };
                 let FlowSettings { timeouts, undelivered, .. } = self.settings.clone();
-                let (transport, name) = (Box::new(transport), self.name().clone());
+                let name = self.name().clone();
                 Flow::foreign(transport, name, peer, timeouts, undelivered).map(Some)
             }
             (None, Registry::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),

@@ -18,7 +18,6 @@ mod delivery;
 mod framing;
 mod mempipe;
 mod pipe;
-pub(crate) mod raw;
 mod shmem_pipe;
 mod sigpipe;
 mod slot;

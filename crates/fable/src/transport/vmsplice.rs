@@ -119,7 +119,7 @@ impl SpliceLink {
             let bytes = match pipe::read(self.read_in.as_fd(), &mut room)? {
                 Received::Bytes(bytes) => bytes,
                 Received::Nothing => return Ok(()),
-                Received::End => return Err(TransportError::Closed),
+                Received::End | Received::Failed => return Err(TransportError::Closed),
             };
             let (words, rest) = room[..bytes].as_chunks::<8>();
             if !rest.is_empty() {

@@ -5,6 +5,14 @@ use crate::transport::Record;
 /// The header's size.
 pub(in crate::transport) const HEADER_BYTES: usize = 8;
 
+/// The longest piece of a stream without headers.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// Returns the length of the longest message behind headers of this size.
+pub(super) const fn message_bytes_max(header: usize) -> usize {
+    if header == 0 { PIECE_BYTES_MAX } else { MESSAGE_BYTES_MAX }
+}
+
 /// The longest message on a stream. A peer that announces one makes its reader reserve this much
 /// memory.
 pub(in crate::transport) const MESSAGE_BYTES_MAX: usize = 16 << 20;

@@ -3,12 +3,14 @@
 //! The stream is read in blocks, and messages are returned where they were received. Two things are
 //! copied within this process: the beginning of a message that runs over the end of its block, and,
 //! for a message so long that it gets its own block, the eight bytes of the next header.
+//!
+//! With `HEADER` = 0 messages have no headers: what one call has received is a message.
 
 use super::blocks::{BLOCK_BYTES, Blocks};
 use super::header::{HEADER_BYTES, Header};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
-use crate::transport::{ReadSlot, SLOTS_MAX, TOO_LONG};
+use crate::transport::{ReadSlot, Record, SLOTS_MAX, TOO_LONG};
 
 /// A read for a message of at least this length ends with it, so that the next message does not
 /// begin in a block that is too small for it.
@@ -26,9 +28,11 @@ pub(in crate::transport) enum Received {
     Nothing,
     /// The stream has ended.
     End,
+    /// The connection has failed: what the peer sent last may be lost.
+    Failed,
 }
 
-pub(in crate::transport) struct Inbox {
+pub(in crate::transport) struct Inbox<const HEADER: usize> {
     name: &'static str,
     owner: Owner,
     blocks: Blocks,
@@ -38,16 +42,28 @@ pub(in crate::transport) struct Inbox {
     end: usize,
     held: usize,
     ended: bool,
+    /// Without headers: whether the end was handed out as a record.
+    end_is_told: bool,
     /// The longest message that is accepted.
     bytes_max: usize,
 }
 
-impl Inbox {
-    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> TransportResult<Inbox> {
+impl<const HEADER: usize> Inbox<HEADER> {
+    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> TransportResult<Self> {
         let mut blocks = Blocks::default();
         let block = blocks.take(BLOCK_BYTES)?;
-        let (start, end, held, ended) = (0, 0, 0, false);
-        Ok(Inbox { name, owner, blocks, block, start, end, held, ended, bytes_max: usize::MAX })
+        Ok(Inbox {
+            name,
+            owner,
+            blocks,
+            block,
+            start: 0,
+            end: 0,
+            held: 0,
+            ended: false,
+            end_is_told: HEADER > 0,
+            bytes_max: usize::MAX,
+        })
     }
 
     /// Sets the longest message that is accepted.
@@ -63,14 +79,19 @@ impl Inbox {
         loop {
             let header = self.header()?;
             if let Some(header) = header
-                && self.end - self.start >= HEADER_BYTES + header.bytes
+                && self.end - self.start >= HEADER + header.bytes
             {
                 return self.hand_out(header).map(Some);
+            }
+            if self.ended && !self.end_is_told {
+                let end = self.hand_out(Header { bytes: 0, record: Record::EndOfFlow })?;
+                self.end_is_told = true;
+                return Ok(Some(end));
             }
             if self.ended {
                 return Err(TransportError::Closed);
             }
-            let needed = HEADER_BYTES + header.map_or(0, |header| header.bytes);
+            let needed = HEADER + header.map_or(0, |header| header.bytes);
             match receive(self.room(needed)?)? {
                 Received::Bytes(bytes) => {
                     self.end += bytes;
@@ -78,6 +99,7 @@ impl Inbox {
                 }
                 Received::Nothing => return Ok(None),
                 Received::End => self.ended = true,
+                Received::Failed => (self.ended, self.end_is_told) = (true, true),
             }
         }
     }
@@ -90,7 +112,7 @@ impl Inbox {
     /// Returns whether `acquire` has a result without receiving more.
     pub(in crate::transport) fn has_more(&self) -> bool {
         let has_message = self.header().map_or(true, |header| {
-            header.is_some_and(|header| self.end - self.start >= HEADER_BYTES + header.bytes)
+            header.is_some_and(|header| self.end - self.start >= HEADER + header.bytes)
         });
         has_message || self.ended
     }
@@ -104,6 +126,10 @@ impl Inbox {
 
     /// Returns the header at `start`, if it has arrived completely.
     fn header(&self) -> TransportResult<Option<Header>> {
+        if HEADER == 0 {
+            let bytes = self.end - self.start;
+            return Ok((bytes > 0).then_some(Header { bytes, record: Record::Data }));
+        }
         if self.end - self.start < HEADER_BYTES {
             return Ok(None);
         }
@@ -121,8 +147,8 @@ impl Inbox {
         if self.held >= SLOTS_MAX {
             return Err(TransportError::TooManySlots { held: self.held });
         }
-        let place = self.blocks.at(self.block, self.start + HEADER_BYTES, header.bytes);
-        self.start += HEADER_BYTES + header.bytes;
+        let place = self.blocks.at(self.block, self.start + HEADER, header.bytes);
+        self.start += HEADER + header.bytes;
         self.held += 1;
         self.blocks.hold(self.block);
         let (owner, token) = (self.owner, self.block as u64);
@@ -137,7 +163,7 @@ impl Inbox {
         self.make_room(needed)?;
         let capacity = self.blocks.capacity(self.block);
         let limit = match needed > LONG_BYTES {
-            true => capacity.min(self.start + needed + HEADER_BYTES),
+            true => capacity.min(self.start + needed + HEADER),
             false => capacity,
         };
         let bytes = limit - self.end;
@@ -161,7 +187,7 @@ impl Inbox {
         let source = self.blocks.at(self.block, self.start, begun);
         let old = self.block;
         if !(is_only_ours && capacity >= needed) {
-            self.block = self.blocks.take(needed + HEADER_BYTES)?;
+            self.block = self.blocks.take(needed + HEADER)?;
         }
         let target = self.blocks.at(self.block, 0, begun);
         // SAFETY: both areas lie within referenced blocks; no slot lies in the target, which is new
@@ -175,7 +201,7 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
+impl<const HEADER: usize> Drop for Inbox<HEADER> {
     fn drop(&mut self) {
         if self.held > 0 {
             // Slots may still point into the blocks.

@@ -1,4 +1,7 @@
 //! Transport of messages over any stream of bytes: a socket, a pair of pipes, TLS.
+//!
+//! Between flows a header precedes each message. A foreign program's stream has none: what is read
+//! at once is a message, and a committed message is sent as its bytes.
 
 mod blocks;
 mod header;
@@ -15,6 +18,7 @@ pub(super) use blocks::{BlockPosition, Pile};
 pub(super) use inbox::Received;
 pub(super) use outbox::Keeping;
 
+use header::HEADER_BYTES;
 use inbox::Inbox;
 use outbox::Outbox;
 
@@ -61,6 +65,9 @@ pub(super) trait Link: Send {
         None
     }
 
+    /// Ends the sending direction, so that the peer reads the end of the stream.
+    fn shut_down(&mut self) {}
+
     /// Returns the descriptor and the events for poll(2).
     fn readiness(&self, need: Need) -> (RawFd, i16);
 }
@@ -83,12 +90,15 @@ pub(super) enum Need {
     Acknowledgement,
 }
 
-/// The message transport over a link.
-pub(super) struct Framed<L> {
+/// The message transport over a link, with headers of this size: 8 bytes, or 0 for a foreign
+/// program's stream.
+pub(super) struct Framed<L, const HEADER: usize = HEADER_BYTES> {
     kind: Kind,
     link: L,
-    inbox: Inbox,
-    outbox: Outbox,
+    inbox: Inbox<HEADER>,
+    outbox: Outbox<HEADER>,
+    /// Without headers: whether the flow's last record is committed, and nothing follows.
+    is_finished: bool,
     /// Whether a message has found no room, and its writer has not been notified of room since.
     was_full: bool,
 }
@@ -96,9 +106,28 @@ pub(super) struct Framed<L> {
 impl<L: Link> Framed<L> {
     /// Makes a transport over this link.
     pub(super) fn new(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Framed<L>> {
+        Framed::over(kind, link, keeping)
+    }
+}
+
+impl<L: Link> Framed<L, 0> {
+    /// Makes a transport over a link to a foreign program.
+    pub(super) fn without_headers(kind: Kind, link: L) -> TransportResult<Framed<L, 0>> {
+        Framed::over(kind, link, Keeping::UntilSent)
+    }
+}
+
+impl<L: Link, const HEADER: usize> Framed<L, HEADER> {
+    fn over(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Self> {
         let (name, owner) = (kind.base_name(), Owner::new());
         let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner, keeping)?);
-        Ok(Framed { kind, link, inbox, outbox, was_full: false })
+        Ok(Framed { kind, link, inbox, outbox, is_finished: false, was_full: false })
+    }
+
+    /// Returns whether the peer, which has ended its direction, reads no more. A foreign program
+    /// may go on reading.
+    fn is_left(&self) -> bool {
+        HEADER > 0 && self.inbox.has_ended()
     }
 
     /// Flushes the queue and takes the peer's acknowledgements if the queue is full. Returns
@@ -114,13 +143,13 @@ impl<L: Link> Framed<L> {
     }
 }
 
-impl<L: Link> Transport for Framed<L> {
+impl<L: Link, const HEADER: usize> Transport for Framed<L, HEADER> {
     fn kind(&self) -> Kind {
         self.kind
     }
 
     fn message_bytes_max(&self) -> usize {
-        header::MESSAGE_BYTES_MAX
+        header::message_bytes_max(HEADER)
     }
 
     fn limit_reads(&mut self, bytes_max: usize) {
@@ -129,7 +158,7 @@ impl<L: Link> Transport for Framed<L> {
 
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
         // Multipath TCP accepts bytes for a peer that is gone.
-        if self.inbox.has_ended() {
+        if self.is_left() {
             return Err(TransportError::Closed);
         }
         self.was_full = !self.make_room()?;
@@ -140,7 +169,9 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()> {
-        if self.outbox.commit(slot, bytes, record)? {
+        let is_due = self.outbox.commit(slot, bytes, record)?;
+        self.is_finished |= HEADER == 0 && record == Record::EndOfFlow;
+        if is_due || self.is_finished {
             self.flush()?;
         }
         if self.outbox.has_many_undelivered() {
@@ -150,7 +181,7 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn forward(&mut self, message: &[u8]) -> TransportResult<bool> {
-        if self.inbox.has_ended() {
+        if self.is_left() {
             return Err(TransportError::Closed);
         }
         let sent = self.outbox.forward(message, |pieces| self.link.send(pieces))?;
@@ -173,7 +204,11 @@ impl<L: Link> Transport for Framed<L> {
 
     fn flush(&mut self) -> TransportResult<bool> {
         let all_taken = self.outbox.send(|pieces| self.link.send(pieces))?;
-        Ok(self.link.flush()? && all_taken)
+        let is_flushed = self.link.flush()? && all_taken;
+        if is_flushed && std::mem::take(&mut self.is_finished) {
+            self.link.shut_down();
+        }
+        Ok(is_flushed)
     }
 
     fn undelivered(&mut self) -> Undelivered {
@@ -185,7 +220,8 @@ impl<L: Link> Transport for Framed<L> {
         let socket = socket.try_clone().ok()?;
         let (deliveries, sent) = self.outbox.end();
         let sent = sent.saturating_sub(unsent_bytes);
-        Some(Remainder::new(socket, deliveries, sent, HalfClose::Never))
+        let half_close = if HEADER > 0 { HalfClose::Never } else { HalfClose::Possible };
+        Some(Remainder::new(socket, deliveries, sent, half_close))
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

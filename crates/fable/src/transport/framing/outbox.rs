@@ -3,12 +3,14 @@
 //! A slot has room for the header before it, and slots follow each other in a block. So a message
 //! is sent from where the application wrote it, and a batch is one piece of memory as long as its
 //! messages are committed in order and filled to the end.
+//!
+//! With `HEADER` = 0 messages have no headers, and only data are sent.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use super::blocks::{BLOCK_BYTES, BlockPosition, Pile};
-use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
+use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX, message_bytes_max};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
 use crate::transport::{Deliveries, Record, SLOTS_MAX, Undelivered, WriteSlot};
@@ -31,7 +33,7 @@ pub(in crate::transport) enum Keeping {
     UntilRead { bytes_max: usize },
 }
 
-pub(in crate::transport) struct Outbox {
+pub(in crate::transport) struct Outbox<const HEADER: usize> {
     name: &'static str,
     owner: Owner,
     pile: Pile,
@@ -57,12 +59,12 @@ struct Piece {
     end: usize,
 }
 
-impl Outbox {
+impl<const HEADER: usize> Outbox<HEADER> {
     pub(in crate::transport) fn new(
         name: &'static str,
         owner: Owner,
         keeping: Keeping,
-    ) -> TransportResult<Outbox> {
+    ) -> TransportResult<Self> {
         Ok(Outbox {
             name,
             owner,
@@ -111,20 +113,21 @@ impl Outbox {
     }
 
     pub(in crate::transport) fn acquire(&mut self, bytes: usize) -> TransportResult<WriteSlot> {
-        if bytes > MESSAGE_BYTES_MAX {
-            let (bytes_max, transport) = (MESSAGE_BYTES_MAX, self.name);
+        let bytes_max = message_bytes_max(HEADER);
+        if bytes > bytes_max {
+            let transport = self.name;
             return Err(TransportError::TooLong { bytes, bytes_max, transport });
         }
         if self.held >= SLOTS_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
             return Err(TransportError::TooManySlots { held: self.held });
         }
-        let place = self.pile.place(HEADER_BYTES + bytes)?;
+        let place = self.pile.place(HEADER + bytes)?;
         self.held += 1;
         self.held_bytes += bytes;
         // SAFETY: the place is as long as header and message, and lies in memory that was zeroed
         // once; only this slot uses it until the pile gets it back.
         Ok(unsafe {
-            let payload = self.pile.at(place, HEADER_BYTES + bytes).add(HEADER_BYTES);
+            let payload = self.pile.at(place, HEADER + bytes).add(HEADER);
             WriteSlot::new(payload, bytes, self.owner, place.to_token())
         })
     }
@@ -139,14 +142,18 @@ impl Outbox {
         if slot.owner != self.owner {
             return Err(TransportError::Foreign);
         }
-        let bytes = bytes.min(slot.len());
-        let place = self.take_back(&slot, HEADER_BYTES + bytes);
-        let header = Header { bytes, record }.to_wire();
-        let before = self.pile.at(place, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
-        // SAFETY: the memory before the slot is reserved for the header.
-        unsafe { before.write_unaligned(header) };
-        let end = place.start + HEADER_BYTES + bytes;
+        let is_sent = HEADER > 0 || record == Record::Data;
+        let bytes = if is_sent { bytes.min(slot.len()) } else { 0 };
+        let place = self.take_back(&slot, HEADER + bytes);
+        if HEADER > 0 {
+            let header = Header { bytes, record }.to_wire();
+            let before = self.pile.at(place, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
+            // SAFETY: the memory before the slot is reserved for the header.
+            unsafe { before.write_unaligned(header) };
+        }
+        let end = place.start + HEADER + bytes;
         match self.queue.back_mut() {
+            _ if end == place.start => self.pile.let_go(place),
             Some(last)
                 if last.place.block == place.block
                     && last.end == place.start
@@ -158,7 +165,7 @@ impl Outbox {
             _ => self.queue.push_back(Piece { place, end }),
         }
         self.queued_bytes += end - place.start;
-        if record == Record::Data {
+        if record == Record::Data && end > place.start {
             self.deliveries.committed(self.sent + self.queued_bytes as u64, bytes);
         }
         self.committed += 1;
@@ -173,13 +180,15 @@ impl Outbox {
         send: impl FnOnce(&[IoSlice<'_>]) -> TransportResult<usize>,
     ) -> TransportResult<bool> {
         let is_free = self.queue.is_empty() && self.batch == 1;
-        if !is_free || self.keeping != Keeping::UntilSent || message.len() > MESSAGE_BYTES_MAX {
+        let is_short = message.len() <= message_bytes_max(HEADER);
+        if !is_free || self.keeping != Keeping::UntilSent || !is_short {
             return Ok(false);
         }
         let header = Header { bytes: message.len(), record: Record::Data }.to_wire();
+        let header = &header[..HEADER];
         // First: a lack of memory must not end the message in its middle.
-        let mut place = self.pile.place(HEADER_BYTES + message.len())?;
-        let sent = match send(&[IoSlice::new(&header), IoSlice::new(message)]) {
+        let mut place = self.pile.place(HEADER + message.len())?;
+        let sent = match send(&[IoSlice::new(header), IoSlice::new(message)]) {
             Ok(sent) if sent > 0 => sent,
             taken => {
                 self.pile.let_go(place);
@@ -187,9 +196,8 @@ impl Outbox {
             }
         };
         self.sent += sent as u64;
-        let rest =
-            [&header[sent.min(HEADER_BYTES)..], &message[sent.saturating_sub(HEADER_BYTES)..]];
-        let end = place.start + HEADER_BYTES + message.len();
+        let rest = [&header[sent.min(HEADER)..], &message[sent.saturating_sub(HEADER)..]];
+        let end = place.start + HEADER + message.len();
         place.start += sent;
         let left = end - place.start;
         self.deliveries.committed(self.sent + left as u64, message.len());
@@ -237,7 +245,7 @@ impl Outbox {
         let place = BlockPosition::from_token(slot.token);
         self.held -= 1;
         self.held_bytes -= slot.len();
-        self.pile.shrink(place, HEADER_BYTES + slot.len(), used);
+        self.pile.shrink(place, HEADER + slot.len(), used);
         place
     }
 
@@ -288,7 +296,7 @@ impl Outbox {
     }
 }
 
-impl Drop for Outbox {
+impl<const HEADER: usize> Drop for Outbox<HEADER> {
     fn drop(&mut self) {
         if self.held > 0 {
             // Slots may still be written to.

@@ -133,7 +133,7 @@ impl Notes {
                     }
                 }
                 Received::Nothing => break,
-                Received::End => {
+                Received::End | Received::Failed => {
                     self.ended = true;
                     break;
                 }

@@ -9,6 +9,7 @@
 mod loopback;
 
 use std::io::{self, IoSlice};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -75,6 +76,14 @@ pub(crate) fn from_reached(
     }
     let link = SocketLink { _joins: joins, ..SocketLink::new(socket, kind) };
     Ok(Box::new(Framed::new(kind, link, Keeping::UntilSent)?))
+}
+
+/// Makes an end over a connected stream socket of a foreign program.
+///
+/// # Errors
+/// [`TransportError::System`] if there is no memory.
+pub(crate) fn foreign(socket: Socket, kind: Kind) -> TransportResult<Box<dyn Transport>> {
+    Ok(Box::new(Framed::without_headers(kind, SocketLink::new(socket, kind))?))
 }
 
 /// Refuses a socket that is not a connected stream socket of this kind.
@@ -172,7 +181,7 @@ impl Link for SocketLink {
                 Err(source) => match source.kind() {
                     io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
                     io::ErrorKind::Interrupted => {}
-                    kind if is_gone(kind) => return Ok(Received::End),
+                    kind if is_gone(kind) => return Ok(Received::Failed),
                     _ => return Err(TransportError::System { call: "recv", source }),
                 },
             }
@@ -188,6 +197,11 @@ impl Link for SocketLink {
         self.is_network.then_some(last)
     }
 
+    fn shut_down(&mut self) {
+        // Fails only for a peer that is gone, which reading reports.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
     fn readiness(&self, need: Need) -> (RawFd, i16) {
         let events = match need {
             Need::Arrival | Need::Acknowledgement => libc::POLLIN,
@@ -196,3 +210,6 @@ impl Link for SocketLink {
         (self.socket.as_raw_fd(), events)
     }
 }
+
+#[cfg(test)]
+mod foreign_tests;

@@ -185,7 +185,7 @@ impl Read for Nonblocking<'_> {
         match self.0.receive(room).map_err(to_io)? {
             Received::Bytes(bytes) => Ok(bytes),
             Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
-            Received::End => Ok(0),
+            Received::End | Received::Failed => Ok(0),
         }
     }
 }

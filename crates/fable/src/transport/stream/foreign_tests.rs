@@ -1,12 +1,18 @@
+//! Tests of streams of foreign programs, which have no headers.
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::*;
+use crate::transport::{Direction, Record, SLOTS_MAX};
+
+type Raw = Box<dyn Transport>;
 
 fn raw_and_program() -> (Raw, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    (Raw::new(ours.into(), Kind::Unix).unwrap(), theirs)
+    (foreign(OwnedFd::from(ours).into(), Kind::Unix).unwrap(), theirs)
 }
 
 fn send(raw: &mut Raw, bytes: &[u8], record: Record) {
@@ -93,13 +99,10 @@ fn a_batch_is_sent_when_it_is_full_or_flushed() {
 fn too_many_slots_and_foreign_ones_are_refused() {
     let (mut raw, _program) = raw_and_program();
     let (mut other, _program) = raw_and_program();
-    let slots: Vec<_> =
-        (0..crate::transport::SLOTS_MAX).map(|_| raw.acquire_write(1).unwrap().unwrap()).collect();
+    let slots: Vec<_> = (0..SLOTS_MAX).map(|_| raw.acquire_write(1).unwrap().unwrap()).collect();
     assert!(matches!(raw.acquire_write(1), Err(TransportError::TooManySlots { .. })));
-    assert!(matches!(
-        raw.acquire_write(MESSAGE_BYTES_MAX + 1),
-        Err(TransportError::TooLong { .. })
-    ));
+    let too_long = raw.message_bytes_max() + 1;
+    assert!(matches!(raw.acquire_write(too_long), Err(TransportError::TooLong { .. })));
     for slot in slots {
         raw.abandon(slot);
     }
@@ -122,4 +125,47 @@ fn a_program_that_is_gone_is_told() {
     drop(program);
     let slot = raw.acquire_write(1).unwrap().unwrap();
     assert!(matches!(raw.commit(slot, 1, Record::Data), Err(TransportError::Closed)));
+}
+
+/// A program may end its direction and go on reading.
+#[test]
+fn a_program_that_has_ended_its_direction_still_gets_what_is_sent() {
+    let (mut raw, mut program) = raw_and_program();
+    program.shutdown(Shutdown::Write).unwrap();
+    let end = raw.acquire_read().unwrap().unwrap();
+    assert_eq!(end.record(), Record::EndOfFlow);
+    raw.release(end);
+    send(&mut raw, b"answer", Record::Data);
+    send(&mut raw, b"", Record::EndOfFlow);
+    let mut all = Vec::new();
+    program.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"answer");
+}
+
+/// A connection that was reset has lost data: it must not look like a stream that has ended.
+#[test]
+fn a_connection_that_is_reset_is_no_end_of_the_stream() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let program = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    let mut raw = foreign(OwnedFd::from(ours).into(), Kind::TcpNodelay).unwrap();
+    let program = Socket::from(program);
+    program.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(program);
+    assert!(raw.wait(Direction::Read, Some(Duration::from_secs(60))).unwrap());
+    for _ in 0..2 {
+        assert!(matches!(raw.acquire_read(), Err(TransportError::Closed)));
+    }
+}
+
+/// Messages without bytes are none in a stream without headers.
+#[test]
+fn an_empty_message_sends_and_blocks_nothing() {
+    let (mut raw, mut program) = raw_and_program();
+    send(&mut raw, b"", Record::Data);
+    assert!(raw.flush().unwrap());
+    send(&mut raw, b"next", Record::Data);
+    let mut seen = [0; 4];
+    program.read_exact(&mut seen).unwrap();
+    assert_eq!(&seen, b"next");
 }
