@@ -99,10 +99,10 @@ typedef struct xio_options {
     /* How long registering and connecting may take, in milliseconds; default 5000. */
     uint32_t timeout_ms;
     /*
-     * How long buffers of an old epoch may delay a move, in milliseconds; buffers that are
-     * committed later are copied to the new transport. Default 100 (paper, section 3.1.4).
+     * How long a call that waits on a ring in shared memory spins before it sleeps, in
+     * microseconds; default 50.
      */
-    uint32_t drain_ms;
+    uint32_t spin_us;
     /*
      * Bytes of each ring or heap of the transports in shared memory: 4096 to 2^30, rounded up to
      * a power of two; default 1 MiB.

@@ -36,8 +36,8 @@ pub(super) unsafe fn options_of(options: &xio_options) -> Result<EndpointOptions
     if options.timeout_ms != 0 {
         chosen = chosen.timeout(Duration::from_millis(options.timeout_ms.into()));
     }
-    if options.drain_ms != 0 {
-        chosen = chosen.drain_timeout(Duration::from_millis(options.drain_ms.into()));
+    if options.spin_us != 0 {
+        chosen = chosen.spin(Duration::from_micros(options.spin_us.into()));
     }
     if options.linger_ms != 0 {
         chosen = chosen.linger(Duration::from_millis(options.linger_ms.into()));

@@ -45,9 +45,9 @@ pub struct xio_options {
     pub trust: u32,
     /// How long registering and connecting may take, in milliseconds; default 5000.
     pub timeout_ms: u32,
-    /// How long buffers of an old epoch may delay a move, in milliseconds; buffers that are
-    /// committed later are copied to the new transport. Default 100 (paper, section 3.1.4).
-    pub drain_ms: u32,
+    /// How long a call that waits on a ring in shared memory spins before it sleeps, in
+    /// microseconds; default 50.
+    pub spin_us: u32,
     /// Bytes of each ring or heap of the transports in shared memory: 4096 to 2^30, rounded up to
     /// a power of two; default 1 MiB.
     pub ring_bytes: u32,

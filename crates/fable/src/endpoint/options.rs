@@ -36,7 +36,6 @@ pub struct EndpointOptions {
     pub(super) access: Access,
     pub(super) owner: Option<u32>,
     pub(super) timeout: Duration,
-    pub(super) drain_timeout: Duration,
     pub(super) silence_timeout: Duration,
     pub(super) linger: Duration,
     /// The number of messages that the endpoint's flows could not deliver; each endpoint has its
@@ -54,7 +53,6 @@ impl Default for EndpointOptions {
             access: Access::default(),
             owner: None,
             timeout: Timeouts::default().offer,
-            drain_timeout: Timeouts::default().drain,
             silence_timeout: Timeouts::default().silence,
             linger: Timeouts::default().linger,
             undelivered: Arc::default(),
@@ -101,13 +99,6 @@ impl EndpointOptions {
     /// 5 seconds. The lookup of a `tcp://` host name takes additional time.
     pub fn timeout(mut self, timeout: Duration) -> EndpointOptions {
         self.timeout = timeout;
-        self
-    }
-
-    /// Sets how long write buffers of an old epoch may stay uncommitted before they are copied to
-    /// the new path. The default is 100 milliseconds.
-    pub fn drain_timeout(mut self, timeout: Duration) -> EndpointOptions {
-        self.drain_timeout = timeout;
         self
     }
 
@@ -194,8 +185,8 @@ impl EndpointOptions {
     /// Returns the settings of flows that have to be open by `deadline`.
     pub(super) fn flow_settings(&self, deadline: Instant) -> FlowSettings {
         let offer = deadline.saturating_duration_since(Instant::now());
-        let (drain, silence, linger) = (self.drain_timeout, self.silence_timeout, self.linger);
-        let timeouts = Timeouts { offer, drain, silence, linger, ..Timeouts::default() };
+        let (silence, linger) = (self.silence_timeout, self.linger);
+        let timeouts = Timeouts { offer, silence, linger, ..Timeouts::default() };
         let undelivered = Arc::clone(&self.undelivered);
         FlowSettings { trust: self.trust, path: self.path, timeouts, undelivered }
     }

@@ -76,7 +76,7 @@ impl Core {
         if watch.wanted_bytes.is_some() {
             is_ready |= state.bottleneck().inner.borrow_mut().transport.has_room();
         }
-        watch.arm(wanted, state.next_deadline(), is_ready)
+        watch.arm(wanted, state.deadline(), is_ready)
     }
 }
 

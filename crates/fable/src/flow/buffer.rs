@@ -114,8 +114,7 @@ impl WriteBuffer {
     }
 
     /// Returns the epoch of the path that the buffer was allocated for. After a move the buffer can
-    /// still be committed: it is sent on the old path as long as that takes messages, and copied to
-    /// the new path afterwards.
+    /// still be committed: it is copied to the new path.
     pub fn epoch(&self) -> u32 {
         match &self.room {
             Some(WriteMemory::Slot(_, path) | WriteMemory::Private(_, path, _)) => path.epoch,

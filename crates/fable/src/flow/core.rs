@@ -1,9 +1,9 @@
 //! State and operations of a flow: the path that is read, the path that is written, older paths
-//! that are drained, and committed messages without room.
+//! that wait for their end, and committed messages without room.
 //!
 //! Invariant of the writer: a path's `EndOfEpoch` is the last record that is committed to it, and
-//! nothing is committed to a newer path before it. Its room is reserved before any slot of a newer
-//! path is allocated, so a commit never has to wait.
+//! no slot of a newer path is allocated before it. So a commit never has to wait. Buffers that are
+//! held across the end of their path are copied.
 //!
 //! Invariant of the reader: a path is read up to its `EndOfEpoch`, which names the next epoch.
 
@@ -18,7 +18,7 @@ use megapipe::fork::CreatorProcess;
 
 use super::counters::Counters;
 use super::parts::{FlowEvent, Timeouts};
-use super::path::{End, Path};
+use super::path::Path;
 use super::watch::Watch;
 use crate::control::driver::{Driver, FLOW_MESSAGE_BYTES_MAX, Shared};
 use crate::control::mailbox::Mailbox;
@@ -70,8 +70,8 @@ pub(super) struct State {
     /// Newer paths that the reader has not reached.
     pub(super) ahead: VecDeque<Rc<Path>>,
     pub(super) writing: Rc<Path>,
-    /// Older paths whose last record is not committed, oldest first.
-    pub(super) draining: VecDeque<Draining>,
+    /// Older paths that have no room for their last record yet, oldest first.
+    pub(super) ending: VecDeque<Rc<Path>>,
     /// Older paths with data that a socket or pipe has not taken.
     pub(super) flushing: Vec<Rc<Path>>,
     /// The number of held write buffers whose path has ended.
@@ -104,7 +104,7 @@ impl State {
             awaited: None,
             ahead: VecDeque::new(),
             writing: path,
-            draining: VecDeque::new(),
+            ending: VecDeque::new(),
             flushing: Vec::new(),
             late: 0,
             private: Vec::new(),
@@ -141,7 +141,7 @@ impl State {
 
     /// Returns whether there is work besides reading and writing.
     pub(super) fn has_more_to_do(&self) -> bool {
-        !self.draining.is_empty()
+        !self.ending.is_empty()
             || !self.flushing.is_empty()
             || !self.backlog.is_empty()
             || self.late > 0
@@ -150,42 +150,25 @@ impl State {
             || self.broken.is_some()
     }
 
-    /// Returns the earliest deadline: of held buffers of an old path, or of data that a dead peer's
-    /// kernel still delivers.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        // An overdue path waits for an action of the application, not for a time.
-        let drain = self.draining.front().filter(|old| !old.is_overdue).map(|old| old.deadline);
-        let gone = self.peer_gone.filter(|_| !self.reading.is_ring());
-        [drain, gone].into_iter().flatten().min()
+    /// Returns the latest time at which data of a dead peer's kernel can still arrive.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.peer_gone.filter(|_| !self.reading.is_ring())
     }
 
     /// Returns the path whose room a writer waits for.
     pub(super) fn bottleneck(&self) -> &Rc<Path> {
-        let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
-        let old = self.draining.iter().map(|old| &old.path).find(|path| is_open(path));
-        old.unwrap_or(&self.writing)
+        self.ending.front().unwrap_or(&self.writing)
     }
 
-    /// Returns whether a committed message waits for room at the bottleneck.
+    /// Returns whether a committed message or an end record waits for room at the bottleneck.
     pub(super) fn wants_room(&self) -> bool {
-        let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
-        !self.backlog.is_empty() || self.draining.iter().any(|old| is_open(&old.path))
+        !self.backlog.is_empty() || !self.ending.is_empty()
     }
 
     /// Returns every path that can have committed data which were not sent.
     pub(super) fn senders(&self) -> impl Iterator<Item = &Rc<Path>> {
-        let draining = self.draining.iter().map(|old| &old.path);
-        self.flushing.iter().chain(draining).chain([&self.writing])
+        self.flushing.iter().chain(&self.ending).chain([&self.writing])
     }
-}
-
-/// An old path whose end record is not committed yet.
-pub(super) struct Draining {
-    pub(super) path: Rc<Path>,
-    /// The time after which held buffers of this path are late.
-    pub(super) deadline: Instant,
-    /// Whether the deadline has passed and something else prevents the path from ending.
-    pub(super) is_overdue: bool,
 }
 
 /// The memory of a write buffer.
@@ -360,8 +343,7 @@ impl Core {
         if state.peer_gone.is_some() {
             return Err(Error::PeerDied);
         }
-        let has_room = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
-        if !state.draining.iter().all(|old| has_room(&old.path)) || !state.backlog.is_empty() {
+        if state.wants_room() {
             return Err(Error::WouldBlock);
         }
         if state.late == 0 {
@@ -419,10 +401,6 @@ impl Core {
                 if state.write_ended {
                     abandon(&path, slot);
                     return Err(Error::Ended);
-                }
-                if self.is_busy.get() {
-                    // Room for the end records is reserved; without it this slot would not exist.
-                    self.end_older(&mut state, Some(path.epoch));
                 }
                 let bytes = bytes.min(slot.len());
                 let mut inner = path.inner.borrow_mut();
@@ -544,11 +522,6 @@ impl Core {
             Some(_) => FLOW_MESSAGE_BYTES_MAX,
             None => self.state.borrow().writing.inner.borrow().transport.message_bytes_max(),
         }
-    }
-
-    /// Returns the time until the next deadline.
-    pub(super) fn drain_limit(&self, state: &State) -> Option<Duration> {
-        state.next_deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -66,8 +66,7 @@ impl std::fmt::Debug for Flow {
         shown.field("epoch", &self.epoch()).field("transport", &self.transport());
         if let Ok(state) = self.core.state.try_borrow() {
             shown.field("reading", &state.reading).field("awaited", &state.awaited);
-            let draining: Vec<_> = state.draining.iter().map(|old| &old.path).collect();
-            shown.field("ahead", &state.ahead).field("draining", &draining);
+            shown.field("ahead", &state.ahead).field("ending", &state.ending);
             shown.field("flushing", &state.flushing).field("late", &state.late);
             shown.field("backlog", &state.backlog.len()).field("private", &state.private.len());
         }

@@ -16,9 +16,6 @@ use crate::transport::PathOptions;
 pub struct Timeouts {
     /// The longest wait for the first path, and for the answer to each offer of a later one.
     pub offer: Duration,
-    /// The longest wait for held write buffers of an old epoch; buffers that are committed later
-    /// are copied to the new path.
-    pub drain: Duration,
     /// The longest wait of `drop` until the kernel or the peer has taken the committed messages.
     pub linger: Duration,
     /// After the peer's end: the longest wait for the next message that the peer's kernel still
@@ -34,7 +31,6 @@ impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
             offer: Duration::from_secs(5),
-            drain: Duration::from_millis(100),
             linger: Duration::from_secs(1),
             grace: Duration::from_secs(10),
             silence: Duration::from_secs(10),

@@ -6,25 +6,13 @@ use megapipe::fork::CreatorProcess;
 
 use crate::control::mailbox::Permit;
 use crate::kind::Kind;
-use crate::transport::{SlotPlace, Transport, WriteSlot};
-
-/// The state of a path's writing end.
-#[derive(Debug)]
-pub(super) enum End {
-    /// Messages can be committed.
-    Open,
-    /// A newer path follows; this is the reserved slot for the `EndOfEpoch` record.
-    Reserved(WriteSlot),
-    /// The last record is committed.
-    Sent,
-}
+use crate::transport::{SlotPlace, Transport};
 
 /// The mutable state of a path.
 pub(super) struct Inner {
     pub(super) transport: Box<dyn Transport>,
     /// Write slots that the application holds, in the order of their allocation.
     pub(super) outstanding: Vec<SlotPlace>,
-    pub(super) end: End,
 }
 
 /// A path lives as long as the flow or a buffer needs it.
@@ -56,7 +44,7 @@ impl Path {
             epoch,
             kind: transport.kind(),
             creator,
-            inner: RefCell::new(Inner { transport, outstanding: Vec::new(), end: End::Open }),
+            inner: RefCell::new(Inner { transport, outstanding: Vec::new() }),
             is_closed: Cell::new(false),
             _permit: permit,
         }

@@ -71,8 +71,8 @@ impl Core {
             // The awaited path was taken from the mailbox, whose eventfd is clear again.
             return Ok(());
         }
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let limit = [left, self.drain_limit(&state)].into_iter().flatten().min();
+        let deadline = [deadline, state.deadline()].into_iter().flatten().min();
+        let limit = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let path = match direction {
             Direction::Read => state.awaited.is_none().then(|| state.reading.clone()),
             Direction::Write => Some(state.bottleneck().clone()),

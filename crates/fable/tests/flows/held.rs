@@ -5,12 +5,7 @@ use std::time::{Duration, Instant};
 
 use fable::{Error, Flow, Form, Kind, WriteBuffer};
 
-use super::{
-    RING, TIME_LIMIT, fill_up, is_readable, kinds, move_both, open, open_with_drain, parts,
-    receive, send,
-};
-
-const DRAIN: Duration = Duration::from_millis(1);
+use super::{RING, TIME_LIMIT, fill_up, is_readable, kinds, move_both, open, parts, receive, send};
 
 fn buffer(flow: &Flow, text: &str) -> WriteBuffer {
     let mut buffer = flow.write_timeout(text.len(), TIME_LIMIT).unwrap();
@@ -18,19 +13,12 @@ fn buffer(flow: &Flow, text: &str) -> WriteBuffer {
     buffer
 }
 
-/// Waits until the drain time-out has passed, so that buffers of the old epoch are late.
-fn pass_drain_timeout(flow: &Flow) {
-    std::thread::sleep(2 * DRAIN);
-    assert_eq!(flow.take_event(), None, "the call notices that the time is over");
-}
-
 #[test]
 fn a_message_acquired_last_does_not_overtake_one_that_waits_to_be_copied() {
     for kind in kinds().into_iter().filter(|kind| *kind != RING) {
-        let (leader, follower) = open_with_drain(RING, DRAIN);
+        let (leader, follower) = open(RING);
         let first = buffer(&leader, "first");
         move_both(&leader, &follower, kind);
-        pass_drain_timeout(&leader);
         let second = buffer(&leader, "second");
         first.commit().unwrap();
         let third = buffer(&leader, "third");
@@ -44,7 +32,7 @@ fn a_message_acquired_last_does_not_overtake_one_that_waits_to_be_copied() {
 #[test]
 fn buffers_held_over_several_moves_keep_their_order() {
     for kind in kinds().into_iter().filter(|kind| *kind != RING) {
-        let (leader, follower) = open_with_drain(RING, DRAIN);
+        let (leader, follower) = open(RING);
         let mut held = VecDeque::new();
         let mut expected = Vec::new();
         for round in 0..12 {
@@ -54,7 +42,6 @@ fn buffers_held_over_several_moves_keep_their_order() {
             if round % 3 == 0 {
                 let target = if leader.transport() == RING { kind } else { RING };
                 move_both(&leader, &follower, target);
-                pass_drain_timeout(&leader);
             }
             // There are always between one and three held buffers.
             if held.len() == 3 {
@@ -76,10 +63,9 @@ fn buffers_held_over_several_moves_keep_their_order() {
 /// When no buffer needs a copy any more, messages are written in place again.
 #[test]
 fn copying_ends_although_a_buffer_is_always_held() {
-    let (leader, follower) = open_with_drain(Kind::Unix, DRAIN);
+    let (leader, follower) = open(Kind::Unix);
     let late = buffer(&leader, "late");
     move_both(&leader, &follower, RING);
-    pass_drain_timeout(&leader);
     let mut held = VecDeque::from([buffer(&leader, "copy")]);
     late.commit().unwrap();
     for round in 0..100 {
@@ -102,11 +88,10 @@ const IDLE: Duration = Duration::from_millis(300);
 #[test]
 fn a_flow_that_waits_with_buffers_of_two_epochs_sleeps() {
     for kind in [Kind::Unix, Kind::Tcp, Kind::ShmemPipe(Form::Safe)] {
-        let (leader, follower) = open_with_drain(RING, DRAIN);
+        let (leader, follower) = open(RING);
         let old = buffer(&leader, "old");
         move_both(&leader, &follower, kind);
         let new = buffer(&leader, "new");
-        pass_drain_timeout(&leader);
         let before = leader.statistics().sleeps;
         assert!(matches!(leader.read_timeout(IDLE), Err(Error::TimedOut)));
         let wakeups = leader.statistics().sleeps - before;
@@ -123,21 +108,6 @@ fn a_flow_that_waits_with_buffers_of_two_epochs_sleeps() {
         new.commit().unwrap();
         assert_eq!((receive(&follower), receive(&follower)), ("old".into(), "new".into()));
     }
-}
-
-/// A held buffer of the newer epoch delays the end of the older path. When it is dropped, the older
-/// path ends, although the drain time-out passed long before.
-#[test]
-fn an_old_path_ends_when_the_newer_buffer_is_given_up() {
-    let (leader, follower) = open_with_drain(RING, DRAIN);
-    let old = buffer(&leader, "old");
-    move_both(&leader, &follower, Kind::Unix);
-    let new = buffer(&leader, "new");
-    pass_drain_timeout(&leader);
-    drop(new);
-    send(&leader, "newest");
-    old.commit().unwrap();
-    assert_eq!((receive(&follower), receive(&follower)), ("newest".into(), "old".into()));
 }
 
 /// The reader holds so many messages in place that the longest message never has room, while the

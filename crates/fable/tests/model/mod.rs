@@ -57,8 +57,7 @@ fn order_moves(handle: FlowHandle, plan: Plan, mut random: Random, is_over: Arc<
 fn run_end(mut parts: FlowParts, side: usize, ends: &[End; 2], plan: &Plan, seed: u64) {
     // The harness captures output; a process that panics writes its message itself.
     std::panic::set_hook(Box::new(|fault| drop(writeln!(std::io::stderr(), "end: {fault}"))));
-    let timeouts = Timeouts { drain: plan.drain, linger: TIME_LIMIT, ..parts.timeouts };
-    parts.timeouts = timeouts;
+    parts.timeouts = Timeouts { linger: TIME_LIMIT, ..parts.timeouts };
     let flow = Flow::open(parts).expect("the flow opens");
     let is_over = Arc::new(AtomicBool::new(false));
     let orders = {

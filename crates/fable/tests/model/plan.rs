@@ -43,7 +43,6 @@ pub(crate) struct Plan {
     /// Whether the flow stays on its first transport: a move would wake a sleeper and so hide a
     /// lost wake-up.
     pub(crate) is_still: bool,
-    pub(crate) drain: Duration,
     pub(crate) move_every: Duration,
     /// Whether end 0 closes its flow and ends its process at once; else it drops the flow.
     pub(crate) closes: bool,
@@ -89,7 +88,6 @@ impl Plan {
             is_polite: below(3) == 0,
             is_tight,
             is_still: below(3) == 0,
-            drain: Duration::from_micros([100, 2000, 100_000][below(3) as usize]),
             move_every: Duration::from_micros([300, 2000, 20_000][below(3) as usize]),
             closes: below(2) == 0,
             forks: below(4) == 0,

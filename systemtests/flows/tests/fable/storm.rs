@@ -185,8 +185,7 @@ impl Worker<'_> {
 }
 
 fn work(mut parts: FlowParts, end: &End, kinds: Vec<Kind>, seed: u64, messages: u64) {
-    let drain = Duration::from_millis(2);
-    parts.timeouts = Timeouts { drain, linger: TIME_LIMIT, ..parts.timeouts };
+    parts.timeouts = Timeouts { linger: TIME_LIMIT, ..parts.timeouts };
     let flow = Flow::open(parts).expect("the flow opens");
     let over = Arc::new(AtomicBool::new(false));
     let orders = {

@@ -35,7 +35,7 @@ static void options_are_checked(void)
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ .requires_owner = 2 };
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
-    options = (struct xio_options){ .trust = XIO_TRUSTED, .timeout_ms = 100, .drain_ms = 1,
+    options = (struct xio_options){ .trust = XIO_TRUSTED, .timeout_ms = 100, .spin_us = 1,
                                     .ring_bytes = 4096, .users = ids, .users_count = 2,
                                     .transport = "mempipe-futex", .socket = "/nowhere" };
     CHECK((context = xio_register_name(NULL, &options)));
