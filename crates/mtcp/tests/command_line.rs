@@ -73,9 +73,9 @@ fn wrong_command_lines_are_answered_with_cause_and_remedy() {
         command
     };
     assert_refusals("mtcp", prepare, ROWS);
-    let missing = || {
+    let with = |library: &std::path::Path| {
         let mut command = prepare();
-        command.env("MTCP_PRELOAD", "/nosuch/library.so");
+        command.env("MTCP_PRELOAD", library);
         command
     };
     let row = refusal(
@@ -83,5 +83,10 @@ fn wrong_command_lines_are_answered_with_cause_and_remedy() {
         1,
         ["/nosuch/library.so", "cannot find the library", "cargo build -p mtcp-preload"],
     );
-    assert_refusals("mtcp", missing, &[row]);
+    assert_refusals("mtcp", || with("/nosuch/library.so".as_ref()), &[row]);
+    let odd = directory.path().join("od d:.so");
+    fs::write(&odd, "").expect("a file");
+    let refused = ["od d:.so", "splits LD_PRELOAD", "set MTCP_PRELOAD to"];
+    let row = refusal("run --config sound.toml true", 1, refused);
+    assert_refusals("mtcp", || with(&odd), &[row]);
 }

@@ -136,6 +136,10 @@ fn fable_answers_wrong_command_lines_with_cause_and_remedy() {
         ["/nosuch/library.so", "cannot find the library", "cargo build -p fable-preload"],
     );
     assert_refusals("fable", || fable(Path::new("/nosuch/library.so")), &[row]);
+    let odd = directory.path().join("od d:.so");
+    fs::write(&odd, "").unwrap();
+    let row = refusal("run true", 126, ["od d:.so", "splits LD_PRELOAD", "set FABLE_PRELOAD to"]);
+    assert_refusals("fable", || fable(&odd), &[row]);
 }
 
 #[test]
