@@ -38,7 +38,7 @@ pub struct Report {
 /// The prefix of abstract names, which processes without a configured path use.
 const ABSTRACT_PREFIX: &str = "mtcp/";
 /// The longest request, in bytes.
-const QUESTION_BYTES: u64 = 64;
+const QUESTION_BYTES: usize = 64;
 /// How long all engines together have to answer. An answer takes hardly any time, but any thread
 /// may have to wait for a CPU. A requester also waits so long for an engine that no thread runs.
 const ANSWER_TIME: Duration = Duration::from_secs(3);

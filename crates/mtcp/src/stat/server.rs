@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::engine::{Alarm, Board};
 use crate::sandbox;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -52,6 +52,9 @@ pub(crate) struct Server {
     stop: Arc<(Alarm, AtomicBool)>,
     path: Option<PathBuf>,
 }
+
+/// Clients at a time; the oldest one leaves for a further one.
+const VISITORS_MAX: usize = 64;
 
 type Engines = Vec<(u16, Arc<Board>, Arc<Alarm>)>;
 
@@ -145,35 +148,107 @@ fn listen_at_abstract_name() -> Result<(UnixListener, String), StatError> {
 }
 
 fn serve(listener: &UnixListener, engines: &Engines, stop: &(Alarm, AtomicBool)) {
-    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+    let mut visitors: Vec<Visitor> = Vec::new();
     while !stop.1.load(Ordering::Acquire) {
-        let mut entries = [entry(listener.as_raw_fd()), entry(stop.0.descriptor())];
-        // SAFETY: the pointer is to two valid entries.
-        unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) };
+        let mut entries = vec![
+            entry(listener.as_raw_fd(), libc::POLLIN),
+            entry(stop.0.descriptor(), libc::POLLIN),
+        ];
+        entries.extend(visitors.iter().map(|it| entry(it.stream.as_raw_fd(), it.awaited())));
+        let next = visitors.iter().map(|visitor| visitor.until).min();
+        let wait = next.map_or(-1, |until| {
+            let wait = until.saturating_duration_since(Instant::now()).as_millis() + 1;
+            i32::try_from(wait).unwrap_or(i32::MAX)
+        });
+        // SAFETY: the pointer is to so many valid entries.
+        unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, wait) };
         if let Ok((stream, _)) = listener.accept() {
-            // A client with an invalid request, or one that is gone, gets no answer.
-            let _ = answer(stream, engines);
+            if visitors.len() == VISITORS_MAX {
+                visitors.remove(0);
+            }
+            visitors.extend(Visitor::new(stream).ok());
         }
+        // A client with an invalid request, or one that is gone, gets no answer.
+        let goes_on = |visitor: &mut Visitor| {
+            Instant::now() < visitor.until && visitor.proceed(engines).unwrap_or(false)
+        };
+        visitors.retain_mut(goes_on);
     }
 }
 
-fn answer(mut stream: UnixStream, engines: &Engines) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TIME_LIMIT))?;
-    stream.set_write_timeout(Some(TIME_LIMIT))?;
-    if !is_trusted(peer_user(&stream)?) {
-        return stream.write_all(b"{\"error\":\"only its own user and root may ask\"}\n");
+/// A client, for which no other one waits.
+struct Visitor {
+    stream: UnixStream,
+    question: Vec<u8>,
+    /// And how much of it was written.
+    answer: Option<(Vec<u8>, usize)>,
+    /// When it has taken too long to ask, or to read.
+    until: Instant,
+}
+
+impl Visitor {
+    fn new(stream: UnixStream) -> io::Result<Visitor> {
+        stream.set_nonblocking(true)?;
+        let refusal = &b"{\"error\":\"only its own user and root may ask\"}\n"[..];
+        let answer = (!is_trusted(peer_user(&stream)?)).then(|| (refusal.to_owned(), 0));
+        Ok(Visitor { stream, question: Vec::new(), answer, until: Instant::now() + TIME_LIMIT })
     }
-    let mut question = Vec::new();
-    BufReader::new((&stream).take(QUESTION_BYTES)).read_until(b'\n', &mut question)?;
+
+    /// The events of poll(2) for which it waits.
+    fn awaited(&self) -> libc::c_short {
+        if self.answer.is_some() { libc::POLLOUT } else { libc::POLLIN }
+    }
+
+    /// Reads and writes as far as that is possible now; returns whether there is more to do.
+    fn proceed(&mut self, engines: &Engines) -> io::Result<bool> {
+        if self.answer.is_none() {
+            let Some(()) = would_block(self.read_question())? else { return Ok(true) };
+            self.answer = Some((answer_to(&self.question, engines)?, 0));
+            self.until = Instant::now() + TIME_LIMIT;
+        }
+        let (answer, written) = self.answer.get_or_insert_default();
+        while *written < answer.len() {
+            let result = self.stream.write(&answer[*written..]);
+            let Some(count) = would_block(result)? else { return Ok(true) };
+            *written += count;
+        }
+        Ok(false)
+    }
+
+    /// Reads up to the end of the line, of the stream, or of the longest question.
+    fn read_question(&mut self) -> io::Result<()> {
+        let mut room = [0; QUESTION_BYTES];
+        while self.question.len() < QUESTION_BYTES && !self.question.contains(&b'\n') {
+            match self.stream.read(&mut room[self.question.len()..])? {
+                0 => break,
+                count => {
+                    let at = self.question.len();
+                    self.question.extend_from_slice(&room[at..at + count]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns `None` if a call would have to wait.
+fn would_block<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+fn answer_to(question: &[u8], engines: &Engines) -> io::Result<Vec<u8>> {
     let connections = match question.trim_ascii() {
         b"counters" => false,
         b"connections" => true,
-        _ => return stream.write_all(b"{\"error\":\"ask for counters or connections\"}\n"),
+        _ => return Ok(b"{\"error\":\"ask for counters or connections\"}\n".to_vec()),
     };
     let mut answer = serde_json::to_vec(&report(engines, connections))?;
     answer.push(b'\n');
-    stream.write_all(&answer)
+    Ok(answer)
 }
 
 fn report(engines: &Engines, connections: bool) -> Report {
@@ -197,4 +272,51 @@ fn report(engines: &Engines, connections: bool) -> Report {
         }
     }
     report
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::stat::ask;
+    use std::time::Duration;
+
+    /// As long as it takes: a busy machine may run the test only after the silent ones' time.
+    #[test]
+    fn askers_that_say_nothing_hold_up_no_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("stat");
+        let mut config = Config::default();
+        config.stat.socket = Some(path.clone());
+        let _server = Server::start(&config, Vec::new()).expect("a server");
+        let name = path.to_str().expect("a name");
+        let is_answered_meanwhile = || {
+            let connect = || UnixStream::connect(&path).expect("it listens");
+            let (nothing, mut half) = (connect(), connect());
+            half.write_all(b"coun").expect("it is connected");
+            assert_eq!(ask(name, false).expect("a report").process, std::process::id());
+            let is_open = |mut silent: UnixStream| {
+                silent.set_nonblocking(true).expect("a socket");
+                let read = silent.read(&mut [0]);
+                read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            };
+            is_open(nothing) && is_open(half)
+        };
+        assert!(testkit::eventually(Duration::from_secs(60), is_answered_meanwhile));
+    }
+
+    #[test]
+    fn a_question_is_short_and_known() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("stat");
+        let mut config = Config::default();
+        config.stat.socket = Some(path.clone());
+        let _server = Server::start(&config, Vec::new()).expect("a server");
+        for question in [&b"nonsense\n"[..], &[b'x'; QUESTION_BYTES], b"\n"] {
+            let mut client = UnixStream::connect(&path).expect("it listens");
+            client.write_all(question).expect("it is connected");
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.contains("ask for counters or connections"), "{answer}");
+        }
+    }
 }
