@@ -16,7 +16,7 @@ pub(crate) fn driver_of(choice: u32) -> Result<DriverChoice, Failure> {
     const MTCP: u32 = mp_driver_choice::MP_DRIVER_MTCP as u32;
     Ok(match choice {
         AUTO => {
-            if std::env::var("MEGAPIPE_DRIVER").is_ok_and(|name| name == NAME) {
+            if sys::environment::variable("MEGAPIPE_DRIVER").is_some_and(|name| name == NAME) {
                 install_stack()?;
             }
             DriverChoice::Auto

@@ -108,7 +108,7 @@ fn check(path: Option<PathBuf>) -> Outcome {
         Some(path) => Config::load(path)?,
         None => Config::from_environment()?,
     };
-    let named = path.or_else(|| std::env::var_os(ENVIRONMENT).map(PathBuf::from));
+    let named = path.or_else(|| sys::environment::variable(ENVIRONMENT).map(PathBuf::from));
     let unmet = requirements::unmet(&config);
     if !unmet.is_empty() {
         let problems: String = unmet.iter().map(|unmet| format!("\n  {unmet}")).collect();

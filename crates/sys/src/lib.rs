@@ -41,6 +41,7 @@ pub mod capabilities;
 pub mod clock;
 pub mod cpus;
 pub mod device;
+pub mod environment;
 pub mod limits;
 pub mod namespace;
 pub mod netlink;

@@ -9,11 +9,12 @@ const BELOW: &str = "fable/fabled.sock";
 ///
 /// It is `$FABLE_SOCKET` if that is set. Otherwise it is `/run/fable/fabled.sock` for root, and for
 /// every user if that file exists or `$XDG_RUNTIME_DIR` is not set; else
-/// `$XDG_RUNTIME_DIR/fable/fabled.sock`, for a daemon of the user's own.
+/// `$XDG_RUNTIME_DIR/fable/fabled.sock`, for a daemon of the user's own. A program with more rights
+/// than its user does not read these variables, see [`sys::environment::variable`].
 pub fn socket_path() -> PathBuf {
     // SAFETY: the call has no arguments and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
-    choose(|name| std::env::var_os(name).map(PathBuf::from), is_root, Path::exists)
+    choose(|name| sys::environment::variable(name).map(PathBuf::from), is_root, Path::exists)
 }
 
 fn choose(

@@ -92,10 +92,12 @@ fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverRepo
 /// Returns the driver that the configuration or the environment asks for, and which of them does.
 fn wanted(config: &Config) -> Result<(DriverChoice, &'static str), Error> {
     Ok(match config.driver {
-        DriverChoice::Auto => match std::env::var(VARIABLE) {
-            Ok(name) => (name.parse()?, "MEGAPIPE_DRIVER asks for it"),
-            Err(_) => (DriverChoice::Auto, ""),
-        },
+        DriverChoice::Auto => {
+            match sys::environment::variable(VARIABLE).and_then(|name| name.into_string().ok()) {
+                Some(name) => (name.parse()?, "MEGAPIPE_DRIVER asks for it"),
+                None => (DriverChoice::Auto, ""),
+            }
+        }
         choice => (choice, "the configuration asks for it"),
     })
 }

@@ -16,7 +16,8 @@ pub enum ConfigError {
     /// No file is named.
     #[error(
         "no configuration: neither a file was named nor MTCP_CONFIG is set; set MTCP_CONFIG to the \
-         path of a file such as docs/mtcp.toml"
+         path of a file such as docs/mtcp.toml (programs with set-user-ID or capabilities ignore \
+         it)"
     )]
     NoFile,
     /// The file cannot be read.

@@ -74,12 +74,13 @@ impl Config {
         Config::parse(&text, path)
     }
 
-    /// Reads the configuration file that the environment variable `MTCP_CONFIG` names.
+    /// Reads the configuration file that the environment variable `MTCP_CONFIG` names. A program with
+    /// more rights than its user does not read the variable, see [`sys::environment::variable`].
     ///
     /// # Errors
     /// As [`Config::load`], and [`ConfigError::NoFile`] without the variable.
     pub fn from_environment() -> Result<Config, ConfigError> {
-        match std::env::var_os(ENVIRONMENT) {
+        match sys::environment::variable(ENVIRONMENT) {
             Some(path) => Config::load(Path::new(&path)),
             None => Err(ConfigError::NoFile),
         }

@@ -1,6 +1,10 @@
 //! Tests `mtcp check`: the requirements that this machine does not meet, with cause and remedy.
 
 use crate::support::{Site, program};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Checks settings in the server's namespace, which has the interface `server`. Returns whether
@@ -121,4 +125,27 @@ fn routes_processors_and_files_must_fit() {
     assert_bad(&site, &capture, &["capture.file", absent]);
     let stat = with(&format!("[stat]\nsocket = \"{absent}\"\n"));
     assert_bad(&site, &stat, &["stat.socket", absent]);
+}
+
+#[test]
+fn a_program_with_more_rights_than_its_user_ignores_the_users_variable() {
+    const NOBODY: u32 = 65_534;
+    let directory = tempfile::tempdir().expect("a directory");
+    let permit = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    };
+    permit(directory.path(), 0o755);
+    let (copy, file) = (directory.path().join("mtcp"), directory.path().join("users.toml"));
+    std::fs::copy(program("mtcp"), &copy).expect("it is copied");
+    std::fs::write(&file, "nonsense").expect("it is written");
+    let check = |mode| {
+        permit(&copy, mode);
+        let mut command = Command::new(&copy);
+        command.arg("check").env("MTCP_CONFIG", &file).uid(NOBODY).gid(NOBODY);
+        String::from_utf8(command.output().expect("it runs").stderr).expect("text")
+    };
+    let plain = check(0o755);
+    assert!(plain.contains("users.toml"), "{plain}");
+    let privileged = check(0o4755);
+    assert!(privileged.contains("no configuration"), "{privileged}");
 }
