@@ -40,34 +40,16 @@ fn filter() -> Result<Filter, SeccompError> {
         calls::CHANGE_USER,
         CAPABILITIES,
     ];
-    Filter::new(&permitted, &[calls::READ_ONLY, calls::NO_NEW_CODE].concat())
+    Filter::new(&permitted, calls::READ_ONLY)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use testkit::{CallOutcome, try_call};
 
     #[test]
-    fn forbidden_calls_fail() {
+    fn the_filter_answers_attacks_as_the_threat_model_says() {
         let filter = filter().expect("a filter");
-        let outcome =
-            |number, arguments| try_call(|| filter.enter(Scope::Thread).is_ok(), number, arguments);
-        let null = c"/dev/null".as_ptr() as c_long;
-        let directory = c_long::from(libc::AT_FDCWD);
-        let open = |flags| outcome(libc::SYS_openat, [directory, null, c_long::from(flags), 0]);
-        assert_eq!(open(libc::O_RDONLY), CallOutcome::Succeeded);
-        assert_eq!(open(libc::O_RDWR), CallOutcome::Failed(libc::EPERM));
-        let unknown = CallOutcome::Failed(libc::ENOSYS);
-        assert_eq!(outcome(libc::SYS_socket, [libc::AF_INET.into(), 1, 0, 0]), unknown);
-        assert_eq!(outcome(libc::SYS_connect, [0; 4]), unknown);
-        assert_eq!(outcome(libc::SYS_clone, [0; 4]), unknown);
-        assert_eq!(outcome(libc::SYS_kill, [1, 0, 0, 0]), unknown);
-        assert_eq!(outcome(libc::SYS_bpf, [0; 4]), unknown);
-        let user = rustix::process::getuid().as_raw();
-        assert_eq!(outcome(libc::SYS_setuid, [user.into(), 0, 0, 0]), CallOutcome::Succeeded);
-        for fatal in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_setns] {
-            assert_eq!(outcome(fatal, [null, 0, 0, 0]), CallOutcome::Killed(libc::SIGSYS));
-        }
+        testkit::assert_attacks("`mtcp run`", || filter.enter(Scope::Thread).is_ok());
     }
 }

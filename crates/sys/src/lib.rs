@@ -43,6 +43,7 @@ pub mod cpus;
 pub mod device;
 pub mod environment;
 pub mod limits;
+pub mod name_services;
 pub mod namespace;
 pub mod netlink;
 pub mod output;

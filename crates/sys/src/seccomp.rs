@@ -33,6 +33,9 @@ pub enum Refusal<'a> {
     Unless(c_long, u8, &'a [u32]),
     /// The argument with this index has this value in the bits of the mask.
     If(c_long, u8, Mask),
+    /// The second argument is this command, and the third one has this value in the bits of the
+    /// mask.
+    Command(c_long, u32, Mask),
 }
 
 /// Bits of an argument and their value.
@@ -184,6 +187,11 @@ impl Refusal<'_> {
             Refusal::If(call, argument, Mask { bits, value }) => {
                 let masked = SeccompCmpOp::MaskedEq(bits.into());
                 (call, vec![condition(argument, masked, value)?])
+            }
+            Refusal::Command(call, command, Mask { bits, value }) => {
+                let command = condition(1, SeccompCmpOp::Eq, command)?;
+                let masked = SeccompCmpOp::MaskedEq(bits.into());
+                (call, vec![command, condition(2, masked, value)?])
             }
         };
         Ok((call, SeccompRule::new(conditions)?))

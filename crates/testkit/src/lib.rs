@@ -11,6 +11,7 @@
 //!   errors.
 //! - `restricted`: [`try_call`], [`bar_calls`], [`of_threads`]: processes with fewer rights, and
 //!   what the kernel knows of their threads.
+//! - `attacks`: [`assert_attacks`]: what a filter answers to attacks, and what the page says.
 //! - `retried`: [`retried()`], calls that signals interrupt. `handshakes`: [`await_handshakes`].
 //! - `cpus`, `limits`: [`allowed_cpus`], [`two_cpus`], [`pin`], [`raise_descriptor_limit`]: CPUs
 //!   and descriptors of the process.
@@ -23,6 +24,7 @@
 //!
 //! Functions panic if the test has failed, with the caller's location where that is more useful.
 
+mod attacks;
 mod broken;
 mod content;
 mod cpus;
@@ -41,6 +43,7 @@ mod shell;
 mod skip;
 mod wait;
 
+pub use attacks::assert_attacks;
 pub use broken::{BrokenOutput, assert_result_is_not_lost};
 pub use content::content;
 pub use cpus::{allowed_cpus, on_one_cpu, pin, two_cpus};

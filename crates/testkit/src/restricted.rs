@@ -19,7 +19,7 @@ pub enum CallOutcome {
     Unrestricted,
 }
 
-/// Makes a child process, restricts it, and tries one system call there.
+/// Makes a child process, restricts it, and tries one system call there, with up to six arguments.
 ///
 /// `restrict` runs after fork(2) in a process with other threads: it must not allocate memory or
 /// take locks. It returns whether it has succeeded.
@@ -27,21 +27,23 @@ pub enum CallOutcome {
 /// # Panics
 /// If there can be no child.
 #[track_caller]
-pub fn try_call(
+pub fn try_call<const N: usize>(
     restrict: impl FnOnce() -> bool,
     number: c_long,
-    arguments: [c_long; 4],
+    arguments: [c_long; N],
 ) -> CallOutcome {
     /// Above all errnos.
     const UNRESTRICTED: c_int = 255;
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    let [first, second, third, fourth, fifth, sixth] = all;
     // SAFETY: the child calls only `restrict`, which the caller vouches for, and the kernel.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "cannot fork: {}", io::Error::last_os_error());
     if child == 0 {
-        let [first, second, third, fourth] = arguments;
         let status = if restrict() {
             // SAFETY: what the call does, it does to the child, which ends now.
-            match unsafe { libc::syscall(number, first, second, third, fourth, 0, 0) } {
+            match unsafe { libc::syscall(number, first, second, third, fourth, fifth, sixth) } {
                 -1 => io::Error::last_os_error().raw_os_error().unwrap_or(UNRESTRICTED),
                 _ => 0,
             }

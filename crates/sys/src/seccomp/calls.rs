@@ -205,8 +205,8 @@ const THREAD_CONTROLS: &[u32] = &[
 ];
 
 /// ioctl(2): what a terminal is asked for to know that it is one; non-blocking; bytes that can be
-/// read; close-on-exec. Commands of devices, and input that a terminal is made to believe, are not
-/// here.
+/// read; close-on-exec. Commands of devices, input that a terminal is made to believe, and commands
+/// that make the kernel send signals (`FIOSETOWN`, `SIOCSPGRP`, `FIOASYNC`), are not here.
 const DESCRIPTOR_COMMANDS: &[u32] = &[
     libc::TCGETS as u32,
     libc::FIONBIO as u32,
@@ -215,20 +215,37 @@ const DESCRIPTOR_COMMANDS: &[u32] = &[
     libc::FIONCLEX as u32,
 ];
 
-/// What every filter refuses: new processes, memory that becomes executable, commands of devices,
-/// other processes' limits.
+/// Whether two descriptors are the same open file, since Linux 6.10.
+const F_DUPFD_QUERY: u32 = 1027;
+
+/// fcntl(2): copies of descriptors, their flags, and seals. The commands that make the kernel send
+/// signals, to any process that the descriptor names as its owner, are not here (`F_SETOWN`,
+/// `F_SETOWN_EX`, `F_SETSIG`, `F_NOTIFY`, `F_SETLEASE`).
+const FILE_COMMANDS: &[u32] = &[
+    libc::F_DUPFD as u32,
+    libc::F_DUPFD_CLOEXEC as u32,
+    F_DUPFD_QUERY,
+    libc::F_GETFD as u32,
+    libc::F_SETFD as u32,
+    libc::F_GETFL as u32,
+    libc::F_SETFL as u32,
+    libc::F_ADD_SEALS as u32,
+    libc::F_GET_SEALS as u32,
+];
+
+/// What every filter refuses: new processes, memory that is or becomes executable (so nothing is
+/// loaded by dlopen(3) any more), commands of devices, signals by way of descriptors, other
+/// processes' limits.
 pub(super) const REFUSED: &[Refusal<'static>] = &[
     Refusal::If(libc::SYS_clone, 0, Mask::clear(libc::CLONE_THREAD as u32)),
     Refusal::If(libc::SYS_mprotect, 2, Mask::set(libc::PROT_EXEC as u32)),
-    Refusal::If(libc::SYS_mmap, 2, Mask::set((libc::PROT_EXEC | libc::PROT_WRITE) as u32)),
+    Refusal::If(libc::SYS_mmap, 2, Mask::set(libc::PROT_EXEC as u32)),
     Refusal::Unless(libc::SYS_prctl, 0, THREAD_CONTROLS),
+    Refusal::Unless(libc::SYS_fcntl, 1, FILE_COMMANDS),
+    Refusal::Command(libc::SYS_fcntl, libc::F_SETFL as u32, Mask::set(libc::O_ASYNC as u32)),
     Refusal::Unless(libc::SYS_ioctl, 1, DESCRIPTOR_COMMANDS),
     Refusal::Unless(libc::SYS_prlimit64, 0, &[0]),
 ];
-
-/// Maps no code of files either: nothing is loaded by dlopen(3) any more.
-pub const NO_NEW_CODE: &[Refusal<'static>] =
-    &[Refusal::If(libc::SYS_mmap, 2, Mask::set(libc::PROT_EXEC as u32))];
 
 /// Opens files for reading only.
 pub const READ_ONLY: &[Refusal<'static>] = &[
