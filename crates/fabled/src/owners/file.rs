@@ -23,6 +23,9 @@ pub(super) struct OwnersFile {
     path: PathBuf,
     file: Option<File>,
     lines: usize,
+    /// Whether a part of a line may be at its end, because a write has failed or a daemon has ended
+    /// in it. What is appended would continue that line.
+    is_torn: bool,
     has_failed: bool,
 }
 
@@ -30,7 +33,7 @@ impl OwnersFile {
     pub(super) fn new(socket: &Path) -> OwnersFile {
         let mut path = socket.as_os_str().to_owned();
         path.push(".owners");
-        OwnersFile { path: path.into(), file: None, lines: 0, has_failed: false }
+        OwnersFile { path: path.into(), file: None, lines: 0, is_torn: false, has_failed: false }
     }
 
     /// Reads what an earlier daemon has left. Lines that make no sense are skipped.
@@ -43,8 +46,10 @@ impl OwnersFile {
         if let Err(error) = opened.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text)) {
             self.fail(&error);
         }
-        self.lines = text.lines().count();
-        text.lines().filter_map(parse).collect()
+        let end = text.rfind('\n').map_or(0, |at| at + 1);
+        self.is_torn = end < text.len();
+        self.lines = text[..end].lines().count();
+        text[..end].lines().filter_map(parse).collect()
     }
 
     /// Appends an owner, or writes the file anew with all owners.
@@ -54,7 +59,7 @@ impl OwnersFile {
         uid: u32,
         all: impl ExactSizeIterator<Item = (&'a str, u32)>,
     ) {
-        let outcome = match self.lines > 2 * all.len() + SPARE_LINES {
+        let outcome = match self.is_torn || self.lines > 2 * all.len() + SPARE_LINES {
             true => self.write_anew(all),
             false => self.write(service, uid),
         };
@@ -73,7 +78,8 @@ impl OwnersFile {
             self.file = Some(self.open(OpenOptions::new().append(true).create(true))?);
         }
         self.lines += 1;
-        self.file.as_ref().map_or(Ok(()), |mut file| writeln!(file, "{uid} {service}"))
+        let line = line_of(service, uid);
+        self.file.as_ref().map_or(Ok(()), |mut file| write_line(&mut file, &line))
     }
 
     fn write_anew<'a>(
@@ -85,10 +91,11 @@ impl OwnersFile {
         let mut options = OpenOptions::new();
         let file = options.append(true).create_new(true).mode(0o600).open(&next)?;
         self.lines = all.len();
-        let lines: Vec<String> = all.map(|(service, uid)| format!("{uid} {service}\n")).collect();
+        let lines: Vec<String> = all.map(|(service, uid)| line_of(service, uid)).collect();
         (&file).write_all(lines.concat().as_bytes())?;
         fs::rename(&next, &self.path)?;
         self.file = Some(file);
+        self.is_torn = false;
         Ok(())
     }
 
@@ -106,6 +113,7 @@ impl OwnersFile {
     /// Logs the first failure. Without the file the daemon works, until it starts again.
     fn fail(&mut self, error: &io::Error) {
         self.file = None;
+        self.is_torn = true;
         if !std::mem::replace(&mut self.has_failed, true) {
             tracing::error!(
                 "cannot keep the owners of services in {}: {error}; after a restart a service \
@@ -115,6 +123,18 @@ impl OwnersFile {
             );
         }
     }
+}
+
+/// Writes a line at once: if the daemon ended in the middle of it, a part would be left.
+fn write_line(file: &mut impl Write, line: &str) -> io::Result<()> {
+    match file.write(line.as_bytes())? {
+        written if written == line.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+fn line_of(service: &str, uid: u32) -> String {
+    format!("{uid} {service}\n")
 }
 
 fn parse(line: &str) -> Option<(String, u32)> {
@@ -149,6 +169,42 @@ mod tests {
         assert_eq!(OwnersFile::new(&socket).read(), [("kv".to_owned(), 8)].into());
         file.remove();
         assert!(!path.exists() && !file.has_failed);
+    }
+
+    #[test]
+    fn a_part_of_a_line_is_no_line_and_is_not_continued() {
+        let directory = tempfile::tempdir().unwrap();
+        let (socket, path) = (directory.path().join("s"), directory.path().join("s.owners"));
+        for part in ["1", "10", "10 k", "7"] {
+            fs::write(&path, format!("7 kv\n{part}")).unwrap();
+            let mut file = OwnersFile::new(&socket);
+            let mut all = file.read();
+            assert_eq!(all, [("kv".to_owned(), 7)].into(), "{part}");
+            all.insert("kw".to_owned(), 1000);
+            file.append("kw", 1000, all.iter().map(|(service, uid)| (service.as_str(), *uid)));
+            assert_eq!(OwnersFile::new(&socket).read(), all, "{part}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_write() {
+        /// Takes so much at once.
+        struct Writes(usize, Vec<Vec<u8>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let taken = bytes.len().min(self.0);
+                self.1.push(bytes[..taken].to_owned());
+                Ok(taken)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writes = Writes(100, Vec::new());
+        write_line(&mut writes, &line_of("kv", 1000)).unwrap();
+        assert_eq!(writes.1, [b"1000 kv\n"]);
+        let mut full = Writes(3, Vec::new());
+        assert!(write_line(&mut full, &line_of("kv", 1000)).is_err(), "the disk is full");
     }
 
     #[test]
