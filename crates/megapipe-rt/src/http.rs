@@ -8,27 +8,42 @@
 //! A connection of HTTP/1 that waits for its next request gives up hyper's state and buffers, about
 //! 18 KiB, after a second, and at once if many wait on the core. So an idle connection costs little
 //! more than its task and its stream.
+//!
+//! [`Limits`] bound what clients cost that send or read slowly, or not at all.
 
+mod account;
+mod answer;
+mod connections;
+mod limits;
 mod progress;
+mod request;
 mod rewound;
+mod stall;
 mod version2;
+
+pub use self::limits::Limits;
+pub use self::request::RequestBody;
 
 use crate::net::{Listener, is_shutdown};
 use crate::shutdown::{ShutdownRequested, shutdown_requested};
 use crate::spawn::spawn_local;
-use crate::time::{Elapsed, Sleep, sleep};
-use ::hyper::body::{Body, Incoming};
+use crate::time::{Elapsed, Sleep, sleep, timeout};
+use ::hyper::body::Body;
 use ::hyper::rt::{Read, Write};
 use ::hyper::server::conn::http1;
 use ::hyper::{Request, Response};
-use hyper_util::service::TowerToHyperService;
+use account::Account;
+use answer::Limited;
+use connections::Connections;
 use progress::{HeaderTimer, Progress};
 use rewound::Rewound;
+use stall::Stalls;
 use std::cell::Cell;
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tower_service::Service;
@@ -44,30 +59,8 @@ const NO_LIMIT: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Time limits for connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimeLimits {
-    /// From the first byte of a request over HTTP/1 to the end of its header, and from the
-    /// connection's begin to its first byte. Usually 30 s. `None`: no limit, so that clients which
-    /// send nothing, or a header without end, keep their connections.
-    pub header: Option<Duration>,
-    /// Between an answer and the first byte of the next request (keep-alive). A connection of
-    /// HTTP/2 without a stream is told to end (`GOAWAY`), and closed after this time once more if
-    /// the client does not react. Usually 75 s, as nginx has it: longer than the 60 s after which
-    /// most load balancers close connections that they do not use, because one that uses a
-    /// connection while the server closes it reports an error to its client. `None`: no limit, as
-    /// with `axum::serve`.
-    pub idle: Option<Duration>,
-}
-
-impl Default for TimeLimits {
-    fn default() -> TimeLimits {
-        TimeLimits { header: Some(Duration::from_secs(30)), idle: Some(Duration::from_secs(75)) }
-    }
-}
-
 /// Accepts connections, over TCP or UNIX sockets, and serves each with a clone of the service, over
-/// HTTP/1 or, if the client begins with its preface, HTTP/2 without TLS. The usual [`TimeLimits`]
+/// HTTP/1 or, if the client begins with its preface, HTTP/2 without TLS. The usual [`Limits`]
 /// apply; [`serve_with`] takes others.
 ///
 /// Returns `Ok` when the shutdown of the runtime is requested. The connections end by themselves,
@@ -77,10 +70,11 @@ impl Default for TimeLimits {
 ///
 /// ```no_run
 /// use megapipe_rt::{Bound, Runtime, http};
-/// # use hyper::{Request, Response, body::Incoming};
+/// # use hyper::{Request, Response};
+/// # use megapipe_rt::http::RequestBody;
 /// # fn serve<S>(app: S) -> std::io::Result<()>
 /// # where
-/// #     S: tower_service::Service<Request<Incoming>, Response = Response<String>,
+/// #     S: tower_service::Service<Request<RequestBody>, Response = Response<String>,
 /// #         Error = std::io::Error>
 /// #         + Clone + Send + Sync + 'static,
 /// #     S::Future: 'static,
@@ -97,52 +91,61 @@ impl Default for TimeLimits {
 pub async fn serve<L, S, B>(listener: L, service: S) -> io::Result<()>
 where
     L: Listener,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
-    serve_with(listener, service, TimeLimits::default()).await
+    serve_with(listener, service, Limits::default()).await
 }
 
-/// Does the same as [`serve`], with other time limits.
+/// Does the same as [`serve`], with other limits.
 ///
 /// ```no_run
-/// # use hyper::{Request, Response, body::Incoming};
+/// # use hyper::{Request, Response};
+/// # use megapipe_rt::http::RequestBody;
 /// # async fn serve<S>(listener: megapipe_rt::TcpListener, app: S) -> std::io::Result<()>
 /// # where
-/// #     S: tower_service::Service<Request<Incoming>, Response = Response<String>,
+/// #     S: tower_service::Service<Request<RequestBody>, Response = Response<String>,
 /// #         Error = std::io::Error>
 /// #         + Clone + 'static,
 /// #     S::Future: 'static,
 /// # {
-/// use megapipe_rt::http::{self, TimeLimits};
+/// use megapipe_rt::http::{self, Limits};
 /// use std::time::Duration;
 ///
 /// // Behind a load balancer that keeps its connections for ten minutes.
-/// let limits = TimeLimits { idle: Some(Duration::from_secs(620)), ..TimeLimits::default() };
+/// let limits = Limits { idle: Some(Duration::from_secs(620)), ..Limits::default() };
 /// http::serve_with(listener, app, limits).await
 /// # }
 /// ```
-pub async fn serve_with<L, S, B>(mut listener: L, service: S, limits: TimeLimits) -> io::Result<()>
+pub async fn serve_with<L, S, B>(mut listener: L, service: S, limits: Limits) -> io::Result<()>
 where
     L: Listener,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
     listener.send_at_once()?;
+    let (connections, mut shutdown) = (Connections::new(limits.connections), shutdown_requested());
     loop {
+        let Some(place) = connections.enter(&mut shutdown).await else { return Ok(()) };
         match listener.accept().await {
             Ok(stream) => {
                 let service = service.clone();
                 spawn_local(async move {
-                    if let Err(error) = serve_connection_with(stream, service, limits).await {
+                    let connection = Rc::clone(&stream.connection);
+                    let account = Account::open(limits, Some(connection.queue()));
+                    if let Err(error) = serve_stream(stream, service, limits, &account).await {
                         tracing::debug!("an HTTP connection failed: {error}");
                     }
+                    if account.is_condemned() {
+                        connection.abort();
+                    }
+                    drop(place);
                 });
             }
             Err(error) if is_shutdown(&error) => return Ok(()),
@@ -153,7 +156,7 @@ where
 
 /// Serves one connection to its end: a [`TcpStream`](crate::TcpStream), or another stream with
 /// hyper's traits, such as one of TLS (`examples/https.rs`). At the shutdown of the runtime it ends
-/// after the requests in progress. The usual [`TimeLimits`] apply; [`serve_connection_with`] takes
+/// after the requests in progress. The usual [`Limits`] apply; [`serve_connection_with`] takes
 /// others.
 ///
 /// Fails as hyper does: with an error of the connection, of the protocol or of the service; with
@@ -162,43 +165,60 @@ where
 pub async fn serve_connection<I, S, B>(stream: I, service: S) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
-    serve_connection_with(stream, service, TimeLimits::default()).await
+    serve_connection_with(stream, service, Limits::default()).await
 }
 
-/// Does the same as [`serve_connection`], with other time limits.
+/// Does the same as [`serve_connection`], with other limits.
 ///
 /// Fails as [`serve_connection`] does.
 pub async fn serve_connection_with<I, S, B>(
     stream: I,
     service: S,
-    limits: TimeLimits,
+    limits: Limits,
 ) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
+    S::Future: 'static,
+    S::Error: Into<BoxError>,
+    B: Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    serve_stream(stream, service, limits, &Account::open(limits, None)).await
+}
+
+async fn serve_stream<I, S, B>(
+    stream: I,
+    service: S,
+    limits: Limits,
+    account: &Rc<Account>,
+) -> Result<(), BoxError>
+where
+    I: Read + Write + Unpin + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
     let (mut stream, mut shutdown) = (Rewound::new(stream), shutdown_requested());
-    let (service, begun) = (TowerToHyperService::new(service), Instant::now());
+    let (service, begun) = (Limited::new(service, Rc::clone(account), limits.body), Instant::now());
     loop {
         let limit = limits.header.map(|limit| limit.saturating_sub(begun.elapsed()));
         // As long as it could be the preface, but is not all of it.
         match await_bytes(&mut stream, limit, &mut shutdown).await? {
             Waited::Bytes if stream.unread().starts_with(HTTP2_PREFACE) => {
-                return version2::serve(stream, service, limits, shutdown).await;
+                return version2::serve(stream, service, limits, account, shutdown).await;
             }
             Waited::Bytes if HTTP2_PREFACE.starts_with(stream.unread()) => {}
-            Waited::Bytes => return serve_http1(stream, service, limits, shutdown).await,
-            Waited::End | Waited::Shutdown => return finish(stream).await,
+            Waited::Bytes => return serve_http1(stream, service, limits, account, shutdown).await,
+            Waited::End | Waited::Shutdown => return finish(stream, limits).await,
             Waited::Elapsed => return Err(Elapsed(begun.elapsed()).into()),
         }
     }
@@ -207,13 +227,14 @@ where
 /// Serves a connection whose first bytes were read.
 async fn serve_http1<I, S, B>(
     mut stream: Rewound<I>,
-    mut service: TowerToHyperService<S>,
-    limits: TimeLimits,
+    mut service: Limited<S>,
+    limits: Limits,
+    account: &Account,
     mut shutdown: ShutdownRequested,
 ) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
@@ -226,20 +247,23 @@ where
         let mut connection = Box::new(builder.serve_connection(stream, service));
         drop(builder);
         let (mut idle, mut ending) = (Idle::new(limits.idle), false);
+        let mut stalls = Stalls::new(limits.send);
         let ended = poll_fn(|context| {
             let mut connection = Pin::new(&mut *connection);
             if !ending && Pin::new(&mut shutdown).poll(context).is_ready() {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }
-            match idle.progress.watch(|| connection.poll(context)) {
-                Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending if ending => Poll::Pending,
-                Poll::Pending => idle.poll_cold(context).map(|()| None),
+            if let Poll::Ready(result) = idle.progress.watch(|| connection.poll(context)) {
+                return Poll::Ready(Some(result.map_err(BoxError::from)));
             }
+            if let Poll::Ready(error) = stalls.poll(idle.progress, account, context) {
+                return Poll::Ready(Some(Err(error)));
+            }
+            if ending { Poll::Pending } else { idle.poll_cold(context).map(|()| None) }
         });
         if let Some(result) = ended.await {
-            return result.map_err(Into::into);
+            return result;
         }
         let limit = limits.idle.map(|limit| limit.saturating_sub(idle.time()));
         let parts = connection.into_parts();
@@ -252,7 +276,9 @@ where
         drop(parts.read_buf);
         match await_bytes(&mut stream, limit, &mut shutdown).await? {
             Waited::Bytes => {}
-            Waited::End | Waited::Shutdown | Waited::Elapsed => return finish(stream).await,
+            Waited::End | Waited::Shutdown | Waited::Elapsed => {
+                return finish(stream, limits).await;
+            }
         }
     }
 }
@@ -290,9 +316,17 @@ async fn await_bytes<I: Read + Write + Unpin>(
     .await
 }
 
-/// Ends a connection without a request.
-async fn finish<I: Read + Write + Unpin>(mut stream: Rewound<I>) -> Result<(), BoxError> {
-    poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
+/// Ends a connection without a request. The client may still have to take answers; if it takes too
+/// long, the channel decides how long the rest is kept (`Config::close_timeout`).
+async fn finish<I: Read + Write + Unpin>(
+    mut stream: Rewound<I>,
+    limits: Limits,
+) -> Result<(), BoxError> {
+    let end = pin!(poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)));
+    match limits.send {
+        Some(limit) => timeout(limit, end).await??,
+        None => end.await?,
+    }
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::time::{Sleep, sleep_until};
 use hyper::rt;
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -18,6 +19,12 @@ pub(super) struct Progress {
     awaits_request: bool,
     /// The stream has taken everything that was written.
     is_flushed: bool,
+    /// The stream takes no bytes at present.
+    is_write_blocked: bool,
+    /// The stream does not get rid of the bytes that it has taken.
+    is_flush_blocked: bool,
+    /// The number of bytes that the stream has taken.
+    written: u64,
 }
 
 thread_local! {
@@ -26,11 +33,32 @@ thread_local! {
 }
 
 impl Progress {
-    pub(super) const NEW: Progress = Progress { awaits_request: false, is_flushed: true };
+    pub(super) const NEW: Progress = Progress {
+        awaits_request: false,
+        is_flushed: true,
+        is_write_blocked: false,
+        is_flush_blocked: false,
+        written: 0,
+    };
 
     /// Returns whether there is no request, no part of one, and no part of an answer.
     pub(super) fn is_idle(self) -> bool {
         self.awaits_request && self.is_flushed
+    }
+
+    /// Returns whether the stream makes the connection wait.
+    pub(super) fn is_blocked(self) -> bool {
+        self.is_write_blocked || self.is_flush_blocked
+    }
+
+    /// Returns whether the stream has not yet taken all of what was to be written.
+    pub(super) fn is_write_blocked(self) -> bool {
+        self.is_write_blocked
+    }
+
+    /// Returns the number of bytes that the stream has taken.
+    pub(super) fn written(self) -> u64 {
+        self.written
     }
 
     /// Polls the connection and notes what it does.
@@ -54,8 +82,21 @@ pub(super) fn note_read() {
     change(|progress| progress.awaits_request = false);
 }
 
+pub(super) fn note_written(polled: &Poll<io::Result<usize>>) {
+    change(|progress| {
+        progress.is_flushed = false;
+        progress.is_write_blocked = polled.is_pending();
+        if let Poll::Ready(Ok(bytes)) = polled {
+            progress.written += *bytes as u64;
+        }
+    });
+}
+
 pub(super) fn note_flushed(is_flushed: bool) {
-    change(|progress| progress.is_flushed = is_flushed);
+    change(|progress| {
+        progress.is_flushed = is_flushed;
+        progress.is_flush_blocked = !is_flushed;
+    });
 }
 
 /// hyper's timer for headers.

@@ -77,8 +77,9 @@ impl<I: Write + Unpin> Write for Rewound<I> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        progress::note_flushed(false);
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        progress::note_written(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -86,8 +87,9 @@ impl<I: Write + Unpin> Write for Rewound<I> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        progress::note_flushed(false);
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        progress::note_written(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -101,6 +103,8 @@ impl<I: Write + Unpin> Write for Rewound<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        progress::note_flushed(polled.is_ready());
+        polled
     }
 }

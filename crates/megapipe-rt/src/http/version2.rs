@@ -1,15 +1,20 @@
-//! Serves a connection of HTTP/2, and ends one that is idle for too long, which hyper does not do.
+//! Serves a connection of HTTP/2, and ends one that is idle, or whose client takes nothing, for too
+//! long, which hyper does not do.
 
-use super::{BoxError, TimeLimits};
+use super::account::Account;
+use super::answer::Limited;
+use super::progress::Progress;
+use super::request::RequestBody;
+use super::stall::Stalls;
+use super::{BoxError, Limits};
 use crate::hyper::Timer;
 use crate::shutdown::ShutdownRequested;
 use crate::spawn::spawn_local;
 use crate::time::{Elapsed, Sleep, sleep};
-use ::hyper::body::{Body, Incoming};
+use ::hyper::body::Body;
 use ::hyper::rt::{Executor, Read, Write};
 use ::hyper::server::conn::http2;
 use ::hyper::{Request, Response};
-use hyper_util::service::TowerToHyperService;
 use pin_project_lite::pin_project;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -21,13 +26,14 @@ use tower_service::Service;
 /// Serves the connection until it ends, or has had no stream for the limit of idle time.
 pub(super) async fn serve<I, S, B>(
     stream: I,
-    service: TowerToHyperService<S>,
-    limits: TimeLimits,
+    service: Limited<S>,
+    limits: Limits,
+    account: &Account,
     mut shutdown: ShutdownRequested,
 ) -> Result<(), BoxError>
 where
     I: Read + Write + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
@@ -37,14 +43,19 @@ where
     let mut builder = http2::Builder::new(streams.clone());
     let mut connection = Box::pin(builder.timer(Timer).serve_connection(stream, service));
     let (mut ending, mut idle) = (false, None);
+    let (mut progress, mut stalls) = (Progress::NEW, Stalls::new(limits.send));
     poll_fn(|context| {
         if !ending && Pin::new(&mut shutdown).poll(context).is_ready() {
             ending = true;
             connection.as_mut().graceful_shutdown();
         }
         loop {
-            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            let polled = progress.watch(|| connection.as_mut().poll(context));
+            if let Poll::Ready(ended) = polled {
                 return Poll::Ready(ended.map_err(BoxError::from));
+            }
+            if let Poll::Ready(error) = stalls.poll(progress, account, context) {
+                return Poll::Ready(Err(error));
             }
             let Some(limit) = limits.idle.filter(|_| streams.poll_none(context).is_ready()) else {
                 idle = None;

@@ -285,7 +285,13 @@ impl Connection {
         Poll::Ready(self.state.check_shutdown())
     }
 
-    pub(super) fn abort(&self) {
+    /// Returns what tells how much output the kernel has not taken.
+    #[cfg(feature = "http")]
+    pub(crate) fn queue(&self) -> Rc<dyn super::Queue> {
+        Rc::clone(&self.state) as Rc<dyn super::Queue>
+    }
+
+    pub(crate) fn abort(&self) {
         self.aborted.set(true);
     }
 

@@ -24,6 +24,8 @@ mod datagrams;
 mod family;
 mod halves;
 mod pipe;
+#[cfg(feature = "http")]
+mod queued;
 mod received;
 mod state;
 mod stream;
@@ -39,6 +41,8 @@ pub use datagrams::{BoundUdp, Datagram, DatagramSocket, FamilyAddress, UdpSocket
 pub use family::{Pipe, Tcp, Unix};
 pub use halves::{ReadHalf, WriteHalf};
 pub use pipe::{PipeReader, PipeWriter, pipe};
+#[cfg(feature = "http")]
+pub(crate) use queued::{Queue, queued_by_core};
 pub use received::Received;
 pub use stream::Stream;
 pub use tcp::{Bound, TcpListener, TcpStream};

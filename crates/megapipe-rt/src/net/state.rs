@@ -166,6 +166,8 @@ impl State {
 
     pub(super) fn add_output(&self, bytes: usize) {
         self.output_bytes.set(self.output_bytes.get() + bytes);
+        #[cfg(feature = "http")]
+        super::queued::add(bytes);
     }
 
     /// Copies bytes behind those that were gathered, up to [`GATHERED_MAX`] in all. Returns their
@@ -297,6 +299,8 @@ impl State {
     fn written(&self, bytes: usize, result: &io::Result<usize>) {
         let left = self.output_bytes.get() - bytes;
         self.output_bytes.set(left);
+        #[cfg(feature = "http")]
+        super::queued::remove(bytes);
         if let Err(error) = result
             && self.output_error.get().is_none()
         {
@@ -305,6 +309,20 @@ impl State {
         if result.is_err() || left <= self.writer_level.get() {
             self.writer.wake();
         }
+    }
+}
+
+#[cfg(feature = "http")]
+impl super::queued::Queue for State {
+    fn queued_bytes(&self) -> usize {
+        self.output_bytes()
+    }
+}
+
+#[cfg(feature = "http")]
+impl Drop for State {
+    fn drop(&mut self) {
+        super::queued::remove(self.output_bytes());
     }
 }
 

@@ -5,7 +5,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path};
 use axum::{Router, routing::get, routing::post};
 use megapipe::DriverChoice;
-use megapipe_rt::http::{self, TimeLimits};
+use megapipe_rt::http::{self, Limits};
 use megapipe_rt::{Bound, Handle, UnixListener, sleep, spawn_local};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -62,7 +62,7 @@ async fn from_port(port: u16) -> Vec<u8> {
 }
 
 /// A server on a thread of its own.
-struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     handle: Handle,
     /// The number of tasks that the shutdown left.
@@ -71,10 +71,14 @@ struct Server {
 
 impl Server {
     fn start(driver: DriverChoice) -> Server {
-        Server::start_with(driver, 2, TimeLimits::default())
+        Server::start_with(driver, 2, Limits::default())
     }
 
-    fn start_with(driver: DriverChoice, cores: usize, limits: TimeLimits) -> Server {
+    fn start_with(driver: DriverChoice, cores: usize, limits: Limits) -> Server {
+        Server::of(app(), driver, cores, limits)
+    }
+
+    pub(crate) fn of(app: Router, driver: DriverChoice, cores: usize, limits: Limits) -> Server {
         let bound = Bound::tcp("127.0.0.1:0").unwrap();
         let address = bound.local_addr().unwrap();
         let (sender, handle) = channel();
@@ -83,8 +87,8 @@ impl Server {
             let runtime = runtime(driver, cores);
             sender.send(runtime.handle().clone()).unwrap();
             let main = move || {
-                let bound = bound.clone();
-                async move { http::serve_with(bound.listen()?, app(), limits).await }
+                let (bound, app) = (bound.clone(), app.clone());
+                async move { http::serve_with(bound.listen()?, app, limits).await }
             };
             runtime.run(main).unwrap();
             end.send(runtime.shutdown(TIME_LIMIT)).unwrap();
@@ -93,13 +97,13 @@ impl Server {
     }
 
     /// Ends the server; panics if a connection does not end.
-    fn stop(self) {
+    pub(crate) fn stop(self) {
         self.handle.request_shutdown();
         assert_eq!(self.left.recv_timeout(TIME_LIMIT), Ok(0));
     }
 
     /// Connects a client that waits for a bounded time.
-    fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let client = TcpStream::connect(self.address).unwrap();
         client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         client
@@ -272,11 +276,11 @@ fn curl_gets_what_the_task_of_a_handler_read(driver: DriverChoice) {
     server.stop();
 }
 
-const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+pub(crate) const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
 /// Reads an answer that ends with `end`.
 #[track_caller]
-fn read_answer(client: &mut TcpStream, end: &[u8]) {
+pub(crate) fn read_answer(client: &mut TcpStream, end: &[u8]) {
     let mut answer = Vec::new();
     let mut piece = [0; 65_536];
     while !answer.ends_with(end) {
@@ -290,7 +294,7 @@ fn read_answer(client: &mut TcpStream, end: &[u8]) {
 /// More than keep hyper's state: the others give it up after each answer.
 fn many_idle_connections_are_served_again(driver: DriverChoice) {
     ::sys::limits::raise_open_files().unwrap();
-    let server = Server::start_with(driver, 1, TimeLimits::default());
+    let server = Server::start_with(driver, 1, Limits::default());
     let mut clients: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
     for round in 0..3 {
         for client in &mut clients {
@@ -354,7 +358,8 @@ fn an_answer_that_is_not_read_is_complete(driver: DriverChoice) {
 
 fn time_limits_end_connections(driver: DriverChoice) {
     let short = Some(Duration::from_millis(50));
-    let limited = |header, idle| Server::start_with(driver, 1, TimeLimits { header, idle });
+    let limited =
+        |header, idle| Server::start_with(driver, 1, Limits { header, idle, ..Limits::default() });
     // Clients that send nothing, a part of HTTP/2's preface, or a part of a header.
     let server = limited(short, None);
     for beginning in [&b""[..], b"PRI", &GET[..20]] {
@@ -383,7 +388,8 @@ fn time_limits_end_connections(driver: DriverChoice) {
 
 fn idle_connections_of_http2_end(driver: DriverChoice) {
     let short = Some(Duration::from_millis(50));
-    let server = Server::start_with(driver, 1, TimeLimits { header: None, idle: short });
+    let server =
+        Server::start_with(driver, 1, Limits { header: None, idle: short, ..Limits::default() });
     // A stream that takes longer than the limit.
     assert_eq!(curl(&["--http2-prior-knowledge", &server.url("/slow")]), b"slow");
     // A client that begins a connection and then says nothing more, not even in answer to a ping.

@@ -7,6 +7,7 @@ mod common;
 
 mod grpc;
 mod http;
+mod http_limits;
 mod metrics;
 mod quinn;
 mod tls;
