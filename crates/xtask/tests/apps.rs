@@ -99,6 +99,28 @@ esac"#;
 const DPKG_QUERY: &str = r#"for name; do :; done; [ "$name" = p ] && echo "installed 1:1.2-9""#;
 const DPKG_SOURCE: &str = r#"for tree; do :; done; mkdir "$tree""#;
 
+/// Writes the archive of the upstream version, and finds no revision.
+const APT_GET_UPSTREAM: &str = r#"case "$*" in
+*update) ;;
+*) mkdir p-1.2 && echo x >p-1.2/configure && tar -czf p_1.2.orig.tar.gz p-1.2; false ;;
+esac"#;
+
+#[test]
+fn without_a_revision_the_upstream_archive_is_taken_if_its_checksum_is_known() {
+    let stage = Stage::new(&[
+        ("apt-get", APT_GET_UPSTREAM),
+        ("apt-cache", APT_CACHE),
+        ("sha256sum", "grep -qx 'known  p_1.2.orig.tar.gz'"),
+    ]);
+    stage.write("etc/sources.list", "deb http://a/debian x main\n");
+    let fetch = |sum: &str| stage.run("fetch-source.sh", &["p", "src", "1.2", "x", sum]);
+    let (is_good, said) = fetch("unknown");
+    assert!(!is_good && said.contains("no source of p 1.2 could be fetched"), "{said}");
+    let (is_good, said) = fetch("known");
+    assert!(is_good && said.contains("without the distribution's changes"), "{said}");
+    assert_eq!(fs::read_to_string(stage.path("src/p-1.2/configure")).unwrap(), "x\n");
+}
+
 #[test]
 fn sources_come_from_the_archives_of_the_package() {
     let stage = Stage::new(&[
@@ -133,6 +155,27 @@ fn sources_come_from_the_archives_of_the_package() {
     fs::remove_file(stage.path("src/p-1_1.2-9.complete")).unwrap();
     let (is_good, said) = fetch(&["p", "src"]);
     assert!(is_good && said.contains("fetching p"), "{said}");
+
+    // Another release of the same archives.
+    fs::remove_dir_all(stage.path("etc")).unwrap();
+    let lines =
+        "deb [arch=amd64] http://a/debian x main\ndeb http://a/debian-security x-security main\n";
+    stage.write("etc/sources.list", lines);
+    let stanzas = "Types: deb\nURIs: http://a/debian\nSuites: x\n x-updates\nComponents: main\n\n\
+                   Types: deb\nURIs: http://a/debian-security\nSuites: x-security\n";
+    stage.write("etc/sources.list.d/a.sources", stanzas);
+    let (is_good, said) = fetch(&["p", "other", "1.2", "y", ""]);
+    assert!(is_good && said.contains("p 1.2-8"), "{said}");
+    let written = |name: &str| fs::read_to_string(stage.path("other/apt/py/sources").join(name));
+    let expected = "deb-src [arch=amd64] http://a/debian y main\n\
+                    deb-src http://a/debian-security y-security main\n";
+    assert_eq!(written("sources.list").unwrap(), expected);
+    let expected = "Types: deb-src\nURIs: http://a/debian\nSuites: y\nComponents: main\n\n\
+                    Types: deb-src\nURIs: http://a/debian-security\nSuites: y-security\n\n";
+    assert_eq!(written("a.sources").unwrap(), expected);
+    // Nothing else than what was tested; the stand-in downloads no archive of this checksum.
+    let (is_good, said) = fetch(&["p", "third", "1.2", "y", "0123"]);
+    assert!(!is_good && said.contains("p 1.2-8 is not the 1.2 that was tested"), "{said}");
 
     let (is_good, said) = fetch(&["p", "src", "1.1"]);
     assert!(!is_good && said.contains("offered: 1.2-9 1.2-8 1.1-1"), "{said}");
