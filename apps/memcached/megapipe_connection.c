@@ -124,14 +124,12 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
         megapipe_listener_event(event, (event->ev_events & EV_READ) != 0);
         return event_add(event, timeout);
     }
+    if (event_get_callback_arg(event) == worker->thread)
+        return megapipe_watch_notifier(worker, event);
     conn *c = event_get_callback_arg(event);
     struct megapipe_connection *connection = c->channel != NULL ? c->channel : attach(worker, c);
     if (connection == NULL)
         return -1;
-    if (atomic_load(&connection->close_asked)) {
-        c->state = conn_closing;
-        return 0;
-    }
     connection->added = true;
     if (connection->kind == MEGAPIPE_READINESS)
         return poll_again(connection);
@@ -158,6 +156,14 @@ int megapipe_event_del(struct event *event) {
     return 0;
 }
 
+void megapipe_event_active(struct event *event) {
+    const conn *c = event_get_callback_arg(event);
+    if (megapipe_worker_of(event->ev_base) == NULL)
+        event_active(event, 0, 0);
+    else
+        schedule(c->channel);
+}
+
 void megapipe_lend(conn *c) {
     struct megapipe_connection *connection = c->channel;
     if (connection == NULL)
@@ -179,6 +185,11 @@ void megapipe_close_lent(conn *c) {
     if (c->channel != NULL)
         atomic_store(&c->channel->close_asked, true);
     else
+        c->state = conn_closing;
+}
+
+void megapipe_returned(conn *c) {
+    if (c->channel != NULL && atomic_load(&c->channel->close_asked))
         c->state = conn_closing;
 }
 

@@ -58,6 +58,16 @@ enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPI
 
 struct megapipe_worker;
 
+/* Descriptors by which other threads wake a worker: its queues of connections and of reads from
+ * disk. */
+#define MEGAPIPE_NOTIFIERS_MAX 2
+
+struct megapipe_notifier {
+    enum megapipe_kind kind;
+    struct event *event;
+    mp_handle handle;
+};
+
 /* State that only a connection with data to read or to send has, so idle ones take little
  * memory. */
 struct megapipe_flow {
@@ -128,10 +138,8 @@ struct megapipe_worker {
     mp_channel *channel;
     char driver[32]; /* the channel's driver, for the statistics */
     int index;
-    int notify_fd;
-    megapipe_notified notified;
-    enum megapipe_kind notify_kind;
-    mp_handle notify_handle;
+    struct megapipe_notifier notifiers[MEGAPIPE_NOTIFIERS_MAX];
+    int notifiers_count;
     bool stop;
     unsigned listeners_seen; /* the last seen generation of the table of listeners */
     struct megapipe_share shares[MEGAPIPE_LISTENERS_MAX];
@@ -147,12 +155,16 @@ struct megapipe_worker {
     SLIST_HEAD(, megapipe_flow) flows; /* free ones, too */
     unsigned flows_free;
     /* Written only by the worker, read by any thread's `stats megapipe`. */
-    atomic_ulong accepted, sent_copied, sent_in_place;
+    atomic_ulong accepted, sent_copied, sent_in_place, held_bytes;
 };
 
-static inline void megapipe_count(atomic_ulong *count) {
+static inline void megapipe_add(atomic_ulong *count, unsigned long more) {
     const unsigned long value = atomic_load_explicit(count, memory_order_relaxed);
-    atomic_store_explicit(count, value + 1, memory_order_relaxed);
+    atomic_store_explicit(count, value + more, memory_order_relaxed);
+}
+
+static inline void megapipe_count(atomic_ulong *count) {
+    megapipe_add(count, 1);
 }
 
 /* megapipe_workers.c */
@@ -174,6 +186,9 @@ int64_t megapipe_now_ms(void);
 
 /* Prints what failed, with the library's error text. */
 void megapipe_complain(const char *what);
+
+/* megapipe_worker.c */
+int megapipe_watch_notifier(struct megapipe_worker *worker, struct event *event);
 
 /* megapipe_listen.c */
 void megapipe_listeners_sync(struct megapipe_worker *worker);

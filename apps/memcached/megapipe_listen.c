@@ -100,6 +100,8 @@ static void watch_exhaustion(struct event_base *base) {
  * took their shares wait there. */
 void megapipe_listen(conn *c) {
     const int index = atomic_load(&listeners_count);
+    if (megapipe_workers() == 0)
+        return;
 #ifdef TLS
     if (c->ssl_enabled)
         return;

@@ -19,23 +19,24 @@ struct conn;
 /* The channel's state of a connection; NULL in a connection that is not in a channel. */
 struct megapipe_connection;
 
-/* Called when other threads have queued something for a worker. */
-typedef void (*megapipe_notified)(evutil_socket_t fd, short which, void *worker_thread);
+/* Replaces a worker's event base, which it frees; with the proxy, whose events are libevent's, it
+ * returns that base, and the worker has no channel. Ends the process if memory is short, as the
+ * start of memcached's threads does. */
+struct event_base *megapipe_worker_new(void *worker_thread, struct event_base *base);
 
-/* Creates the object that replaces a worker's event base. Ends the process if memory is short,
- * as the start of memcached's threads does. */
-struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megapipe_notified call);
-
-/* Serves the worker's channel in the calling thread until megapipe_worker_stop. All requests
- * have ended when it returns, so closing connections afterwards frees no memory that is being
- * sent. */
-void megapipe_worker_run(struct event_base *base);
+/* Serves the worker's channel once in the calling thread, which waits until there is something to
+ * do; returns false after megapipe_worker_stop. All requests have ended by then, so closing
+ * connections afterwards frees no memory that is being sent. */
+bool megapipe_turn(struct event_base *base);
 void megapipe_worker_stop(struct event_base *base);
 void megapipe_worker_free(struct event_base *base);
 
 int megapipe_event_base_set(struct event_base *base, struct event *event);
 int megapipe_event_add(struct event *event, const struct timeval *timeout);
 int megapipe_event_del(struct event *event);
+
+/* Calls the event's function from the worker's loop. */
+void megapipe_event_active(struct event *event);
 
 /* Reads, as read(2) on a non-blocking socket, from the bytes that the channel has received. */
 ssize_t megapipe_read(struct conn *c, void *buffer, size_t size);
@@ -54,6 +55,9 @@ void megapipe_lend(struct conn *c);
 
 /* Called by the side thread: the connection is closed as soon as it is returned to its worker. */
 void megapipe_close_lent(struct conn *c);
+
+/* Called by the worker to which it is returned: sets its state if it is to be closed. */
+void megapipe_returned(struct conn *c);
 
 /* Binds as bind(2), but tries again for a second while the address is in use: the kernel
  * destroys the rings of a stopped process, and with them its listening sockets, shortly after
@@ -78,6 +82,10 @@ bool megapipe_is_full(int fd);
  * here that memcached defines. The result is valid in a worker until it returns to its loop,
  * because the table is replaced by a larger one only while the workers pause. */
 const void *megapipe_bucket(uint32_t hash_value);
+
+/* Returns the bytes that the connections of a worker hold in copies: received and not yet read, or
+ * written and not yet sent. */
+uint64_t megapipe_held_bytes(int worker);
 
 /* Reports the counters of `stats megapipe`; the function is memcached's ADD_STAT. */
 void megapipe_stats(void (*add_stats)(const char *key, const uint16_t key_bytes, const char *value,

@@ -33,12 +33,14 @@ static struct megapipe_piece *piece_new(struct megapipe_worker *worker, size_t b
         worker->pieces_free--;
     }
     piece->bytes = 0;
+    megapipe_add(&worker->held_bytes, piece->capacity);
     return piece;
 }
 
 static void piece_free(struct megapipe_worker *worker, struct megapipe_piece *piece) {
     if (piece == NULL)
         return;
+    megapipe_add(&worker->held_bytes, -piece->capacity);
     if (piece->capacity > PIECE_BYTES || worker->pieces_free == PIECES_KEPT) {
         free(piece);
         return;
@@ -80,6 +82,13 @@ static void give_empty_flow(struct megapipe_connection *connection) {
     worker->flows_free++;
 }
 
+static void drop_backlog(struct megapipe_worker *worker, struct megapipe_flow *flow) {
+    megapipe_add(&worker->held_bytes, -flow->backlog_size);
+    free(flow->backlog);
+    flow->backlog = NULL;
+    flow->backlog_start = flow->backlog_end = flow->backlog_size = 0;
+}
+
 /* Frees the flow of a connection that ends, maybe before all is read and sent. */
 void megapipe_flow_free(struct megapipe_connection *connection) {
     struct megapipe_flow *flow = connection->flow;
@@ -87,7 +96,7 @@ void megapipe_flow_free(struct megapipe_connection *connection) {
         return;
     piece_free(connection->worker, flow->sending);
     piece_free(connection->worker, flow->collecting);
-    free(flow->backlog);
+    drop_backlog(connection->worker, flow);
     free(flow);
     connection->flow = NULL;
 }
@@ -135,7 +144,7 @@ int megapipe_receive(struct megapipe_connection *connection) {
 }
 
 /* Copies the bytes that memcached has not read from the channel's buffer, which others need. */
-static bool keep(struct megapipe_flow *flow) {
+static bool keep(struct megapipe_worker *worker, struct megapipe_flow *flow) {
     const size_t kept = flow->backlog_end - flow->backlog_start;
     const size_t needed = kept + flow->leased_bytes;
     if (flow->backlog_start != 0 && kept != 0)
@@ -147,18 +156,13 @@ static bool keep(struct megapipe_flow *flow) {
         char *longer = realloc(flow->backlog, size);
         if (longer == NULL)
             return false;
+        megapipe_add(&worker->held_bytes, size - flow->backlog_size);
         flow->backlog = longer;
         flow->backlog_size = size;
     }
     memcpy(flow->backlog + kept, flow->leased, flow->leased_bytes);
     flow->backlog_end = needed;
     return true;
-}
-
-static void drop_backlog(struct megapipe_flow *flow) {
-    free(flow->backlog);
-    flow->backlog = NULL;
-    flow->backlog_start = flow->backlog_end = flow->backlog_size = 0;
 }
 
 static void take_end(struct megapipe_connection *connection, const struct mp_event *event) {
@@ -201,7 +205,8 @@ bool megapipe_take_received(struct megapipe_connection *connection, const struct
 
 /* Copies the bytes that memcached has not read; after this the buffer returns to the channel. */
 void megapipe_keep_received(struct megapipe_connection *connection) {
-    if (connection->c != NULL && leased_bytes(connection) != 0 && !keep(connection->flow))
+    if (connection->c != NULL && leased_bytes(connection) != 0
+        && !keep(connection->worker, connection->flow))
         fail_to_receive(connection);
     if (connection->flow != NULL)
         connection->flow->leased_bytes = 0;
@@ -237,7 +242,7 @@ ssize_t megapipe_read(conn *c, void *buffer, size_t size) {
         memcpy(buffer, flow->backlog + flow->backlog_start, taken);
         flow->backlog_start += taken;
         if (backlog_bytes(connection) == 0) {
-            drop_backlog(flow);
+            drop_backlog(connection->worker, flow);
             give_empty_flow(connection);
         }
     } else if (taken != 0) {
@@ -334,8 +339,10 @@ static ssize_t send_borrowed(struct megapipe_connection *connection, const struc
 
 ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
     struct megapipe_connection *connection = c->channel;
-    if (connection == NULL || connection->send_error != 0) {
-        errno = connection == NULL ? ENOTCONN : connection->send_error;
+    if (connection == NULL)
+        return sendmsg(c->sfd, message, flags);
+    if (connection->send_error != 0) {
+        errno = connection->send_error;
         return -1;
     }
     struct megapipe_flow *flow = flow_of(connection);

@@ -10,11 +10,30 @@
 
 /* Files a poll for one event, not for each edge: memcached reads the descriptor for each
  * report, and would block if two edges came before its first read. */
-static void watch_notifications(struct megapipe_worker *worker) {
-    if (mp_poll(worker->notify_handle, POLLIN, 0) == -1) {
+static void watch(const struct megapipe_notifier *notifier) {
+    if (mp_poll(notifier->handle, POLLIN, 0) == -1) {
         megapipe_complain("cannot watch a worker's wake-up descriptor");
         exit(EXIT_FAILURE);
     }
+}
+
+static void register_notifier(struct megapipe_worker *worker, struct megapipe_notifier *notifier) {
+    notifier->handle =
+        mp_register(worker->channel, event_get_fd(notifier->event), notifier, NULL);
+    if (notifier->handle == -1) {
+        megapipe_complain("cannot register a worker's wake-up descriptor");
+        exit(EXIT_FAILURE);
+    }
+    watch(notifier);
+}
+
+/* Adds a descriptor by which other threads wake the worker, before the worker runs. */
+int megapipe_watch_notifier(struct megapipe_worker *worker, struct event *event) {
+    if (worker->notifiers_count == MEGAPIPE_NOTIFIERS_MAX)
+        return -1;
+    worker->notifiers[worker->notifiers_count++] =
+        (struct megapipe_notifier){ .kind = MEGAPIPE_NOTIFY, .event = event, .handle = -1 };
+    return 0;
 }
 
 static struct mp_options options = { .large_buffer_bytes = MEGAPIPE_LARGE_BUFFER_BYTES };
@@ -37,13 +56,8 @@ static void open_channel(struct megapipe_worker *worker) {
         megapipe_complain("cannot create a worker's channel");
         exit(EXIT_FAILURE);
     }
-    worker->notify_handle =
-        mp_register(worker->channel, worker->notify_fd, &worker->notify_kind, NULL);
-    if (worker->notify_handle == -1) {
-        megapipe_complain("cannot register a worker's wake-up descriptor");
-        exit(EXIT_FAILURE);
-    }
-    watch_notifications(worker);
+    for (int i = 0; i < worker->notifiers_count; i++)
+        register_notifier(worker, &worker->notifiers[i]);
     snprintf(worker->driver, sizeof(worker->driver), "%s", mp_driver(worker->channel));
     if (worker->index == 0 && settings.verbose > 0) {
         const char *reason = mp_driver_reason(worker->channel);
@@ -52,10 +66,11 @@ static void open_channel(struct megapipe_worker *worker) {
     }
 }
 
-static void notified(struct megapipe_worker *worker) {
-    worker->notified(worker->notify_fd, EV_READ, worker->thread);
+static void notified(struct megapipe_worker *worker, const struct megapipe_notifier *notifier) {
+    struct event *event = notifier->event;
+    event_get_callback(event)(event_get_fd(event), EV_READ, event_get_callback_arg(event));
     if (!worker->stop)
-        watch_notifications(worker);
+        watch(notifier);
 }
 
 static void handle_stream(struct megapipe_worker *worker, const struct mp_event *event) {
@@ -84,7 +99,7 @@ static void handle_stream(struct megapipe_worker *worker, const struct mp_event 
 static void handle(struct megapipe_worker *worker, const struct mp_event *event) {
     switch (*(const enum megapipe_kind *)event->cookie) {
     case MEGAPIPE_NOTIFY:
-        notified(worker);
+        notified(worker, event->cookie);
         break;
     case MEGAPIPE_LISTENER:
         if (event->cmd == MP_ACCEPT)
@@ -112,7 +127,7 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
             continue;
         handle(worker, &events[i]);
         /* The worker may have paused meanwhile, and the table may have been replaced. */
-        if (events[i].cookie == &worker->notify_kind)
+        if (*(const enum megapipe_kind *)events[i].cookie == MEGAPIPE_NOTIFY)
             memset(buckets, 0, sizeof(buckets));
     }
 }
@@ -133,31 +148,42 @@ static void keep_house(struct megapipe_worker *worker, bool is_idle) {
         megapipe_reap(worker);
 }
 
-void megapipe_worker_run(struct event_base *base) {
+bool megapipe_turn(struct event_base *base) {
     struct megapipe_worker *worker = megapipe_worker_of(base);
     struct mp_event events[MEGAPIPE_BATCH];
-    megapipe_worker_enter(worker);
-    open_channel(worker);
-    while (!worker->stop) {
-        if (megapipe_listeners_changed(worker))
-            megapipe_listeners_sync(worker);
-        const int taken =
-            mp_dispatch_batch(worker->channel, events, MEGAPIPE_BATCH, patience_ms(worker));
-        if (taken == -1 && errno != EINTR) {
-            megapipe_complain("a worker's channel has failed");
-            exit(EXIT_FAILURE);
-        }
-        handle_batch(worker, events, taken);
-        megapipe_run_ready(worker);
-        keep_house(worker, taken == 0);
+    if (worker == NULL) {
+        event_base_loop(base, EVLOOP_ONCE);
+        return !event_base_got_exit(base);
     }
+    if (worker->channel == NULL) {
+        megapipe_worker_enter(worker);
+        open_channel(worker);
+    }
+    if (megapipe_listeners_changed(worker))
+        megapipe_listeners_sync(worker);
+    const int taken =
+        mp_dispatch_batch(worker->channel, events, MEGAPIPE_BATCH, patience_ms(worker));
+    if (taken == -1 && errno != EINTR) {
+        megapipe_complain("a worker's channel has failed");
+        exit(EXIT_FAILURE);
+    }
+    handle_batch(worker, events, taken);
+    megapipe_run_ready(worker);
+    keep_house(worker, taken == 0);
+    if (!worker->stop)
+        return true;
     if (mp_destroy(worker->channel) == -1)
         megapipe_complain("cannot end a worker's channel");
     worker->channel = NULL;
+    return false;
 }
 
 void megapipe_worker_stop(struct event_base *base) {
-    megapipe_worker_of(base)->stop = true;
+    struct megapipe_worker *worker = megapipe_worker_of(base);
+    if (worker != NULL)
+        worker->stop = true;
+    else
+        event_base_loopexit(base, NULL);
 }
 
 /* Connections are closed by then: memcached closes them between the end of the loop and this
@@ -165,6 +191,10 @@ void megapipe_worker_stop(struct event_base *base) {
 void megapipe_worker_free(struct event_base *base) {
     struct megapipe_worker *worker = megapipe_worker_of(base);
     struct megapipe_connection *connection;
+    if (worker == NULL) {
+        event_base_free(base);
+        return;
+    }
     while ((connection = TAILQ_FIRST(&worker->closing)) != NULL) {
         TAILQ_REMOVE(&worker->closing, connection, closing_link);
         megapipe_finish(connection);

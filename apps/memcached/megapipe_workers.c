@@ -20,7 +20,12 @@ static struct megapipe_worker **workers;
 static int workers_count;
 static _Thread_local struct megapipe_worker *here;
 
-struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megapipe_notified call) {
+struct event_base *megapipe_worker_new(void *worker_thread, struct event_base *base) {
+#ifdef PROXY
+    if (settings.proxy_enabled)
+        return base;
+#endif
+    event_base_free(base);
     struct megapipe_worker *worker = calloc(1, sizeof(*worker));
     struct megapipe_worker **longer = realloc(workers, (workers_count + 1) * sizeof(*workers));
     if (worker == NULL || longer == NULL) {
@@ -30,11 +35,7 @@ struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megap
     workers = longer;
     worker->thread = worker_thread;
     worker->index = workers_count;
-    worker->notify_fd = notify_fd;
-    worker->notified = call;
-    worker->notify_kind = MEGAPIPE_NOTIFY;
     strcpy(worker->driver, "none");
-    worker->notify_handle = -1;
     TAILQ_INIT(&worker->ready);
     TAILQ_INIT(&worker->closing);
     SLIST_INIT(&worker->pieces);
@@ -71,7 +72,7 @@ int megapipe_workers(void) {
 void megapipe_notify_workers(void) {
     const uint64_t one = 1;
     for (int i = 0; i < workers_count; i++) {
-        if (write(workers[i]->notify_fd, &one, sizeof(one)) != sizeof(one))
+        if (write(event_get_fd(workers[i]->notifiers[0].event), &one, sizeof(one)) != sizeof(one))
             perror("megapipe: cannot wake a worker");
     }
 }
@@ -86,8 +87,12 @@ static unsigned long count_of(atomic_ulong *count) {
     return atomic_load_explicit(count, memory_order_relaxed);
 }
 
+uint64_t megapipe_held_bytes(int worker) {
+    return worker < workers_count ? count_of(&workers[worker]->held_bytes) : 0;
+}
+
 void megapipe_stats(ADD_STAT add_stats, void *c) {
-    APPEND_STAT("driver", "%s", workers[0]->driver);
+    APPEND_STAT("driver", "%s", workers_count != 0 ? workers[0]->driver : "libevent");
     for (int i = 0; i < workers_count; i++) {
         struct megapipe_worker *worker = workers[i];
         char key_str[STAT_KEY_LEN];
@@ -96,6 +101,7 @@ void megapipe_stats(ADD_STAT add_stats, void *c) {
         APPEND_NUM_STAT(i, "accepted", "%lu", count_of(&worker->accepted));
         APPEND_NUM_STAT(i, "sent_copied", "%lu", count_of(&worker->sent_copied));
         APPEND_NUM_STAT(i, "sent_in_place", "%lu", count_of(&worker->sent_in_place));
+        APPEND_NUM_STAT(i, "held_bytes", "%lu", count_of(&worker->held_bytes));
     }
     add_stats(NULL, 0, NULL, 0, c); /* the end of the list */
 }

@@ -56,13 +56,18 @@ pub fn target_dir() -> PathBuf {
 ///
 /// # Errors
 /// If it is missing.
-pub fn built(name: &str) -> io::Result<PathBuf> {
+pub fn built(name: impl AsRef<Path>) -> io::Result<PathBuf> {
     let path = target_dir().join(name);
     if path.exists() {
         return Ok(path);
     }
     let error = format!("{} is missing: build it with `cargo xtask apps`", path.display());
     Err(io::Error::new(io::ErrorKind::NotFound, error))
+}
+
+/// Returns the first word of each line: the releases in a file `releases`.
+fn first_words(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.lines().filter_map(|line| line.split(' ').next())
 }
 
 /// Returns the path of a library of the workspace, which was built with this program.

@@ -1,8 +1,8 @@
-//! Runs the distribution's memcached, unmodified or adapted to the channel, and a client of both
-//! its protocols.
+//! Runs the distribution's memcached or another release, unmodified or adapted to the channel, and
+//! a client of both its protocols.
 
 use crate::process::Running;
-use crate::{TIME_LIMIT, built};
+use crate::{TIME_LIMIT, built, first_words};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,6 +19,13 @@ pub enum Build {
     Stock,
     /// Adapted to the channel, with this value of MEGAPIPE_DRIVER.
     Adapted(&'static str),
+    /// A release, unmodified or with this value of MEGAPIPE_DRIVER.
+    Release(&'static str, Option<&'static str>),
+}
+
+/// Returns the releases; the first one is that of the other builds.
+pub fn releases() -> impl Iterator<Item = &'static str> {
+    first_words(include_str!("../../../apps/memcached/releases"))
 }
 
 /// A server that ends with the test.
@@ -41,6 +48,11 @@ pub fn program(build: Build) -> io::Result<PathBuf> {
         (Build::Stock, _) => built("apps/memcached/stock/memcached"),
         (Build::Adapted(_), None) => built("apps/memcached/megapipe/memcached"),
         (Build::Adapted(_), Some(other)) => Ok(other.into()),
+        (Build::Release(release, driver), _) => {
+            let other = if Some(release) == releases().next() { "" } else { release };
+            let tree = if driver.is_some() { "megapipe" } else { "stock" };
+            built(Path::new("apps/memcached").join(other).join(tree).join("memcached"))
+        }
     }
 }
 
@@ -63,7 +75,7 @@ impl Memcached {
     ) -> io::Result<Memcached> {
         let mut command = Command::new(program(build)?);
         command.args(words).env("MEMCACHED_PORT_FILENAME", directory.path().join("ports"));
-        if let Build::Adapted(driver) = build {
+        if let Build::Adapted(driver) | Build::Release(_, Some(driver)) = build {
             command.env("MEGAPIPE_DRIVER", driver);
         }
         if let Some(library) = library {
@@ -160,6 +172,13 @@ impl<S: Read + Write> Client<S> {
         Ok(rest)
     }
 
+    /// Reads so many bytes.
+    pub fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reader.get_mut().write_all(bytes)
@@ -205,8 +224,7 @@ impl<S: Read + Write> Client<S> {
         let size = header.strip_prefix(&format!("VALUE {key} 0 "));
         let size = size.and_then(|size| size.parse::<usize>().ok());
         let size = size.ok_or_else(|| invalid(format!("get was answered `{header}`")))?;
-        let mut value = vec![0; size + 2];
-        self.reader.read_exact(&mut value)?;
+        let mut value = self.bytes(size + 2)?;
         match (value.split_off(size).as_slice(), self.line()?.as_str()) {
             (b"\r\n", "END") => Ok(Some(value)),
             _ => Err(invalid("a value without its end".into())),

@@ -38,6 +38,11 @@ pub(super) fn both(root: &Path) -> Result<(), String> {
     App::new(root, "memcached")?.make(&["stock", "all"])
 }
 
+/// Builds both servers of all releases.
+pub(super) fn releases(root: &Path) -> Result<(), String> {
+    App::new(root, "memcached")?.make(&["stock", "all", "releases"])
+}
+
 fn parse(words: &[&str]) -> Result<Action, String> {
     let test = |files: &[&str], driver: &str| Action::Test {
         tests: format!("TESTS={}", files.join(" ")),

@@ -35,7 +35,7 @@ pub(crate) fn build(root: &Path) -> Result<(), String> {
     setup::run_for(&[setup::NGINX, setup::MEMCACHED].concat())?;
     build_preload(root)?;
     nginx::module(root)?;
-    memcached::both(root)
+    memcached::releases(root)
 }
 
 /// Builds the commands that run programs under a preload library.

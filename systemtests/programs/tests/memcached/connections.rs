@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use systemtests_programs::stalled::{allowed_for_each, held_for_each};
+use systemtests_programs::stalled::{Stalled, allowed_for_each, held_for_each};
 use testkit::{allowed_cpus, eventually, pin};
 
 fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
@@ -404,6 +404,28 @@ fn the_port_belongs_to_one_server() {
     server.client().set("key", b"value");
     let second = std::net::TcpListener::bind(server.address());
     assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
+}
+
+/// memcached's own statistics count what the channel's connections hold.
+#[test]
+fn statistics_count_what_stalled_clients_hold() {
+    const CLIENTS: usize = 20;
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1"]);
+        let mut client = server.client();
+        client.set("key", &pattern(1, 3_000));
+        let held = |client: &mut Client<TcpStream>| client.number("megapipe", "0:held_bytes");
+        let before = client.number("", "read_buf_bytes");
+        let requests = "get key\r\n".repeat(100);
+        let stalled = Stalled::connect(server.port(), CLIENTS, requests.as_bytes()).unwrap();
+        // A write in flight of each, and one that is collected behind it.
+        let bytes = held(&mut client);
+        assert!(bytes >= (stalled.count() * 8_000) as u64, "{driver}: {bytes} bytes");
+        let more = client.number("", "read_buf_bytes") - before;
+        assert!(more >= bytes, "{driver}: {more} bytes of {bytes}");
+        drop(stalled);
+        assert!(eventually(TIME_LIMIT, || held(&mut client) <= 8_000), "{driver}");
+    }
 }
 
 /// Clients that send requests and read no answers.

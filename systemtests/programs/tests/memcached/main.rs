@@ -2,5 +2,6 @@
 
 mod connections;
 mod lifetime;
+mod releases;
 mod server;
 mod values;

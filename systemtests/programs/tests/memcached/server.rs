@@ -44,6 +44,11 @@ impl Server {
         Server(Memcached::start(Build::Stock, None, options).unwrap())
     }
 
+    /// Starts a release.
+    pub(crate) fn start_release(build: Build, options: &[&str]) -> Server {
+        Server(Memcached::start(build, None, options).unwrap())
+    }
+
     /// Starts it with this library preloaded.
     pub(crate) fn start_with(library: &Path, driver: &'static str, options: &[&str]) -> Server {
         let words = [&["-l", "127.0.0.1", "-p", "-1"], options].concat();
@@ -126,6 +131,11 @@ impl<S: Read + Write> Client<S> {
     /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.0.send(bytes).unwrap();
+    }
+
+    /// Reads so many bytes.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        self.0.bytes(count).unwrap()
     }
 
     /// Returns the next line without its end; empty at the end of the stream.
