@@ -229,19 +229,30 @@ ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors)
     return 1;
 }
 
-/* TLS and HTTP/2 read the descriptor themselves. */
+/*
+ * TLS and HTTP/2 read the descriptor themselves. nginx 1.25.1 replaced the directive `ssl` by the
+ * parameter of `listen`, and the parameter `http2` by a directive.
+ */
 static ngx_uint_t
 ngx_mp_address_takes(ngx_http_addr_conf_t *conf)
 {
-#if (NGX_HTTP_SSL)
+#if (NGX_HTTP_SSL && nginx_version < 1025001)
     ngx_http_ssl_srv_conf_t *ssl;
 
     ssl = ngx_http_get_module_srv_conf(conf->default_server->ctx, ngx_http_ssl_module);
-    if (ssl->enable || conf->ssl) {
+    if (ssl->enable) {
         return 0;
     }
 #endif
-    return !conf->http2 && !conf->proxy_protocol;
+#if (NGX_HTTP_V2 && nginx_version >= 1025001)
+    ngx_http_v2_srv_conf_t *http2;
+
+    http2 = ngx_http_get_module_srv_conf(conf->default_server->ctx, ngx_http_v2_module);
+    if (http2->enable) {
+        return 0;
+    }
+#endif
+    return !conf->ssl && !conf->http2 && !conf->proxy_protocol;
 }
 
 static ngx_uint_t

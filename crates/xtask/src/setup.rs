@@ -25,7 +25,7 @@ pub(crate) const NGINX: &[&str] =
     &["dpkg-dev", "make", "nginx", "libpcre2-dev", "zlib1g-dev", "libssl-dev"];
 /// Clients of nginx that scenarios and tests use, and a module that they load.
 pub(crate) const NGINX_CLIENTS: &[&str] =
-    &["curl", "openssl", "nghttp2-client", "libnginx-mod-stream"];
+    &["curl", "openssl", "nghttp2-client", "ngtcp2-client", "libnginx-mod-stream"];
 /// Packages for building memcached.
 pub(crate) const MEMCACHED: &[&str] = &["dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
 /// Packages for memcached's own tests.

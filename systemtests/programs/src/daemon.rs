@@ -1,6 +1,6 @@
 //! Runs nginx as a daemon, the only mode in which it replaces its binary.
 
-use crate::nginx::Nginx;
+use crate::nginx::{Nginx, program};
 use crate::{TIME_LIMIT, send_signal};
 use std::fs;
 use std::io;
@@ -19,8 +19,9 @@ impl Daemon {
         nginx.signal(libc::SIGQUIT)?;
         nginx.wait()?;
         // By its absolute path: nginx restarts itself with the same path, without a search.
+        let name = program("")?;
         let paths = std::env::var_os("PATH").unwrap_or_default();
-        let mut programs = std::env::split_paths(&paths).map(|path| path.join("nginx"));
+        let mut programs = std::env::split_paths(&paths).map(|path| path.join(&name));
         let program = programs.find(|path| path.is_file());
         let program =
             program.ok_or_else(|| io::Error::other("there is no nginx on the PATH; install it"))?;

@@ -1,9 +1,9 @@
-//! Runs the distribution's nginx, with the event module or unmodified.
+//! Runs the distribution's nginx or another release, with the event module or unmodified.
 
 use crate::http::Client;
 use crate::port::Port;
 use crate::process::Running;
-use crate::{TIME_LIMIT, built, library};
+use crate::{TIME_LIMIT, built, first_words, library};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -18,6 +18,8 @@ use testkit::{eventually, is_root};
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    /// The release, one of `apps/nginx/releases`; empty for the installed nginx.
+    pub release: &'static str,
     /// Whether to use the event module, or else nginx's own epoll.
     pub module: bool,
     /// The number of worker processes.
@@ -45,6 +47,7 @@ impl Setup {
         let [main, events, http, server, hidden] = [const { String::new() }; 5];
         let (locked_bytes, descriptors) = (0, None);
         Setup {
+            release: "",
             module: true,
             workers: 1,
             main,
@@ -73,18 +76,28 @@ const SANITIZER: &str = "env ASAN_OPTIONS;";
 const PROGRAM: &str = "MEGAPIPE_NGINX";
 const MODULE: &str = "MEGAPIPE_NGINX_MODULE";
 
-/// Returns the module, which `MEGAPIPE_NGINX_MODULE` may name.
+/// Returns the module of a release, or of the installed nginx: `MEGAPIPE_NGINX_MODULE` if set.
 ///
 /// # Errors
 /// If it is not built.
-pub fn built_module() -> io::Result<PathBuf> {
-    std::env::var_os(MODULE)
-        .map_or_else(|| built("apps/nginx/ngx_megapipe_module.so"), |other| Ok(other.into()))
+pub fn built_module(release: &str) -> io::Result<PathBuf> {
+    match std::env::var_os(MODULE) {
+        Some(other) if release.is_empty() => Ok(other.into()),
+        _ => built(&Path::new("apps/nginx").join(release).join("ngx_megapipe_module.so")),
+    }
 }
 
 /// Returns nginx, which `MEGAPIPE_NGINX` may name.
-fn program() -> OsString {
-    std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into())
+pub(crate) fn program(release: &str) -> io::Result<OsString> {
+    if release.is_empty() {
+        return Ok(std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into()));
+    }
+    Ok(built(&Path::new("apps/nginx").join(release).join("nginx"))?.into())
+}
+
+/// Returns the releases beside the installed one.
+pub fn releases() -> impl Iterator<Item = &'static str> {
+    first_words(include_str!("../../../apps/nginx/releases"))
 }
 
 impl Nginx {
@@ -98,7 +111,7 @@ impl Nginx {
         let port = numbers[0];
         let config = directory.path().join("nginx.conf");
         fs::write(&config, text(setup, directory.path(), numbers)?)?;
-        let mut command = Command::new(program());
+        let mut command = Command::new(program(setup.release)?);
         command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -201,7 +214,7 @@ impl Nginx {
 
     /// Checks a configuration as `nginx -t` does; returns what it prints, and whether it is good.
     pub fn test(&self, config: &Path) -> io::Result<(String, bool)> {
-        let mut command = Command::new(program());
+        let mut command = Command::new(program("")?);
         command.arg("-t").arg("-p").arg(self.directory()).arg("-c").arg(config);
         let output = command.stdin(Stdio::null()).output()?;
         Ok((String::from_utf8_lossy(&output.stderr).into_owned(), output.status.success()))
@@ -280,7 +293,7 @@ const CONNECTIONS: &str = "worker_connections 4096;";
 
 fn text(setup: &Setup, directory: &Path, ports: [u16; 3]) -> io::Result<String> {
     let (load, method, socket) = if setup.module {
-        let load = format!("load_module {};", built_module()?.display());
+        let load = format!("load_module {};", built_module(setup.release)?.display());
         let socket = "location = /socket { return 200 \"$megapipe_driver $megapipe_socket\"; }";
         (load, "use megapipe;", socket)
     } else {

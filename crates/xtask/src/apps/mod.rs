@@ -34,7 +34,7 @@ struct App {
 pub(crate) fn build(root: &Path) -> Result<(), String> {
     setup::run_for(&[setup::NGINX, setup::MEMCACHED].concat())?;
     build_preload(root)?;
-    nginx::module(root)?;
+    nginx::releases(root)?;
     memcached::releases(root)
 }
 

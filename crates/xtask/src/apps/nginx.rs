@@ -41,6 +41,11 @@ pub(crate) fn module(root: &Path) -> Result<PathBuf, String> {
     Ok(app.build.join(MODULE))
 }
 
+/// Builds the module, and nginx of other releases with it.
+pub(super) fn releases(root: &Path) -> Result<(), String> {
+    App::new(root, "nginx")?.make(&["all", "releases"])
+}
+
 /// Builds nginx and the module under AddressSanitizer, and runs the tests of nginx; fails if they
 /// fail or the sanitizer reports anything.
 fn sanitize(root: &Path) -> Result<(), String> {

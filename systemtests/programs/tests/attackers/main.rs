@@ -144,7 +144,7 @@ fn attack_nginx(test: &str, driver: &str) {
     if !can_run(test) {
         return;
     }
-    nginx::built_module().unwrap();
+    nginx::built_module("").unwrap();
     Namespace::new().run(|| {
         let (http, events) = (NGINX_TIMEOUTS.into(), format!("megapipe_driver {driver};"));
         let setup = Setup { workers: 2, http, events, ..Setup::module() };

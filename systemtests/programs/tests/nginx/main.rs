@@ -7,6 +7,7 @@ mod memory;
 mod operations;
 mod processes;
 mod protocols;
+mod releases;
 mod transports;
 
 use std::time::Instant;

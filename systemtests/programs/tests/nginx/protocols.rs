@@ -1,5 +1,6 @@
 //! Tests of TLS, HTTP/2 and other users of nginx's events, which the channel polls for nginx.
 
+use std::path::Path;
 use std::process::Command;
 use systemtests_programs::nginx::{Nginx, Setup};
 
@@ -20,10 +21,9 @@ fn output(program: &str, words: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Starts a server with a certificate, and the ports of TLS and of plain HTTP/2.
-fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
-    let keys = tempfile::tempdir().unwrap();
-    let path = |name: &str| keys.path().join(name).to_string_lossy().into_owned();
+/// Writes `certificate.pem` and `key.pem`.
+pub(crate) fn certificate(directory: &Path) {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (key, certificate) = (path("key.pem"), path("certificate.pem"));
     output(
         "openssl",
@@ -43,6 +43,12 @@ fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
             &certificate,
         ],
     );
+}
+
+/// Starts a server with a certificate, and the ports of TLS and of plain HTTP/2.
+fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
+    let keys = tempfile::tempdir().unwrap();
+    certificate(keys.path());
     let http = SERVERS.replace("{dir}", &keys.path().to_string_lossy());
     let setup = Setup { http, workers, events: events.to_string(), ..Setup::module() };
     let nginx = Nginx::start(&setup).unwrap();
