@@ -266,6 +266,7 @@ ngx_uint_t ngx_mp_flushing(void);
 
 /* readiness.c */
 ngx_int_t ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev);
+ngx_uint_t ngx_mp_is_ready(ngx_socket_t fd, short events);
 ngx_int_t ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events);
 void ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
 ngx_socket_t ngx_mp_eventfd(int flags, ngx_log_t *log);
@@ -288,6 +289,12 @@ void ngx_mp_close_other_queues(ngx_cycle_t *cycle);
 u_char *ngx_mp_print_groups(u_char *p);
 ngx_int_t ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log);
 void ngx_mp_dissolve(ngx_log_t *log);
+
+/* takeover.c */
+ngx_int_t ngx_mp_share_turns(ngx_uint_t workers, ngx_log_t *log);
+ngx_uint_t ngx_mp_watched_worker(const ngx_core_conf_t *ccf);
+ngx_int_t ngx_mp_watch_queues(ngx_cycle_t *cycle);
+ngx_msec_t ngx_mp_check_worker(ngx_msec_t interval_ms);
 
 /* inherit.c */
 void ngx_mp_inherit(ngx_cycle_t *cycle);

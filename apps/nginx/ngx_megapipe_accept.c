@@ -123,13 +123,13 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
             return NULL;
         }
     }
-    if (mc->listener->completion && mc->handle != -1) {
-        if (ngx_mp_listeners.next == NULL) {
-            ngx_queue_init(&ngx_mp_listeners);
-        }
-        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->listener->queue);
-        ngx_mp_look(&ngx_mp_look_timer);
+    if (ngx_mp_listeners.next == NULL) {
+        ngx_queue_init(&ngx_mp_listeners);
     }
+    if (mc->listener->completion && mc->handle != -1) {
+        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->listener->queue);
+    }
+    ngx_mp_look(&ngx_mp_look_timer);
     return mc;
 }
 
@@ -163,7 +163,7 @@ ngx_mp_look(ngx_event_t *ev)
         ev->data = &ngx_mp_look_connection;
         ev->log = ngx_cycle->log;
         ev->cancelable = 1;
-        ngx_add_timer(ev, NGX_MP_LOOK_MS);
+        ngx_add_timer(ev, ngx_mp_check_worker(NGX_MP_LOOK_MS));
     }
 }
 

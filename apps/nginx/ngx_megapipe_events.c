@@ -45,6 +45,9 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
     ngx_uint_t level;
 
     ngx_mp_close_other_queues(cycle);
+    if (ngx_mp_watch_queues(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
     if (ngx_mp_make_room(cycle, options.max_lwsockets, &before) != NGX_OK) {
         return NGX_ERROR;
     }

@@ -290,6 +290,9 @@ ngx_mp_apply_partition(ngx_cycle_t *cycle)
     ecf = ngx_event_get_conf(cycle->conf_ctx, ngx_event_core_module);
     /* The mutex lets one worker listen at a time, which must then get all connections. */
     apart = ccf->master && conf->partition && !ecf->accept_mutex && ccf->worker_processes > 1;
+    if (ngx_mp_share_turns(apart ? (ngx_uint_t) ccf->worker_processes : 0, cycle->log) != NGX_OK) {
+        return NGX_ERROR;
+    }
     return ngx_mp_partition(cycle, apart ? (ngx_uint_t) ccf->worker_processes : 0);
 }
 

@@ -248,13 +248,16 @@ ngx_mp_has_room(ngx_cycle_t *cycle, ngx_uint_t wanted)
     return 0;
 }
 
-/* Closes the queues of other workers here, which count as descriptors of this process. */
+/*
+ * Closes the queues of other workers here, which count as descriptors of this process. A worker
+ * keeps those of the worker that it watches.
+ */
 void
 ngx_mp_close_other_queues(ngx_cycle_t *cycle)
 {
     ngx_core_conf_t *ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+    ngx_uint_t watched = ngx_mp_watched_worker(ccf), owner, i, j;
     ngx_mp_group_t *group;
-    ngx_uint_t i, j;
 
     if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_HELPER) {
         return;
@@ -262,9 +265,8 @@ ngx_mp_close_other_queues(ngx_cycle_t *cycle)
     for (i = 0; i < ngx_mp_group_count; i++) {
         group = ngx_mp_groups[i];
         for (j = 0; j < group->count; j++) {
-            if (ngx_process == NGX_PROCESS_HELPER
-                || j % (ngx_uint_t) ccf->worker_processes != ngx_worker)
-            {
+            owner = j % (ngx_uint_t) ccf->worker_processes;
+            if (ngx_process == NGX_PROCESS_HELPER || (owner != ngx_worker && owner != watched)) {
                 (void) ngx_close_socket(group->siblings[j]);
                 group->siblings[j] = -1;
             }

@@ -5,7 +5,6 @@
 #include "ngx_megapipe.h"
 #include <sys/eventfd.h>
 
-static ngx_uint_t ngx_mp_is_ready(ngx_socket_t fd, short events);
 static ngx_int_t ngx_mp_await_notify(void);
 
 static ngx_mp_connection_t ngx_mp_notifier;
@@ -53,7 +52,7 @@ ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev)
     return NGX_OK;
 }
 
-static ngx_uint_t
+ngx_uint_t
 ngx_mp_is_ready(ngx_socket_t fd, short events)
 {
     struct pollfd asked = { .fd = fd, .events = events };

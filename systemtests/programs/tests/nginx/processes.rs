@@ -237,19 +237,54 @@ fn a_worker_that_is_killed_is_replaced_and_its_queue_served() {
     }
 }
 
+/// A worker that is stopped or blocked, or that has ended while the master has no descriptors for
+/// another one, leaves its clients to the worker behind it.
+#[test]
+fn clients_of_a_worker_that_does_not_run_are_served_by_another() {
+    for events in ["", "megapipe_driver epoll;"] {
+        let (events, main) = (events.to_string(), "# no worker_rlimit_nofile\n".to_string());
+        let nginx = Nginx::start(&Setup { events, main, ..two_workers() }).unwrap();
+        let [victim, other] = nginx.workers()[..] else { panic!("{:?}", nginx.workers()) };
+        let all_by_other = || {
+            for answers in [answering_on(0, nginx.port()), answering_on(1, nginx.port())] {
+                let expected = BTreeSet::from([other.to_string()]);
+                assert!(answers.is_none_or(|answers| answers == expected), "{}", nginx.log());
+            }
+        };
+        send_signal(victim, libc::SIGSTOP).unwrap();
+        // Until it has stopped it could accept.
+        let status = || std::fs::read_to_string(format!("/proc/{victim}/status")).unwrap();
+        assert!(eventually(TIME_LIMIT, || status().contains("State:\tT")), "{}", status());
+        all_by_other();
+        send_signal(victim, libc::SIGCONT).unwrap();
+        let apart = || {
+            let answers = [answering_on(0, nginx.port()), answering_on(1, nginx.port())];
+            answers[1].is_none() || answers[0] != answers[1]
+        };
+        assert!(eventually(TIME_LIMIT, apart), "{}", nginx.log());
+
+        limit_descriptors(nginx.id(), 3);
+        send_signal(victim, libc::SIGKILL).unwrap();
+        assert!(eventually(TIME_LIMIT, || nginx.workers() == [other]), "{:?}", nginx.workers());
+        all_by_other();
+    }
+}
+
 #[test]
 fn each_of_two_workers_serves_the_clients_of_its_cpus() {
     let nginx = Nginx::start(&two_workers()).unwrap();
     assert_each_cpu_has_its_worker(nginx.port());
 }
 
+/// Returns the workers that answer clients on a CPU; `None` if the machine does not have it.
+fn answering_on(cpu: usize, port: u16) -> Option<BTreeSet<String>> {
+    let clients =
+        thread::spawn(move || pin_to(cpu).then(|| (0..20).map(|_| answering(port)).collect()));
+    clients.join().unwrap()
+}
+
 fn assert_each_cpu_has_its_worker(port: u16) {
-    let on_cpu = |cpu| {
-        thread::spawn(move || {
-            pin_to(cpu).then(|| (0..20).map(|_| answering(port)).collect::<BTreeSet<String>>())
-        })
-    };
-    let (first, second) = (on_cpu(0).join().unwrap(), on_cpu(1).join().unwrap());
+    let (first, second) = (answering_on(0, port), answering_on(1, port));
     let first = first.expect("CPU 0 is there");
     assert_eq!(first.len(), 1, "one worker has the CPU: {first:?}");
     if let Some(second) = second {
