@@ -83,7 +83,7 @@ const MODULE: &str = "MEGAPIPE_NGINX_MODULE";
 pub fn built_module(release: &str) -> io::Result<PathBuf> {
     match std::env::var_os(MODULE) {
         Some(other) if release.is_empty() => Ok(other.into()),
-        _ => built(&Path::new("apps/nginx").join(release).join("ngx_megapipe_module.so")),
+        _ => built(Path::new("apps/nginx").join(release).join("ngx_megapipe_module.so")),
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn program(release: &str) -> io::Result<OsString> {
     if release.is_empty() {
         return Ok(std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into()));
     }
-    Ok(built(&Path::new("apps/nginx").join(release).join("nginx"))?.into())
+    Ok(built(Path::new("apps/nginx").join(release).join("nginx"))?.into())
 }
 
 /// Returns the releases beside the installed one.

@@ -136,8 +136,8 @@ impl PreloadCommand {
     /// meant for optimised programs.
     pub(crate) fn launcher(self) -> io::Result<Launcher> {
         let [command, library] = self.products();
-        crate::built(&format!("release/{library}"))?;
-        let command = crate::built(&format!("release/{command}"))?;
+        crate::built(format!("release/{library}"))?;
+        let command = crate::built(format!("release/{command}"))?;
         Ok(Launcher { preload_command: self, command })
     }
 }
