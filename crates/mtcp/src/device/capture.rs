@@ -284,6 +284,7 @@ mod tests {
     use super::*;
     use crate::device::memory::{MemoryDevice, MemoryOptions};
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     fn send(device: &mut dyn Device, frame: &[u8]) {
         device.room(frame.len()).unwrap().copy_from_slice(frame);
