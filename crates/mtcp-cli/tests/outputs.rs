@@ -39,8 +39,9 @@ fn a_log_that_cannot_be_written_ends_the_command() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mtcp.toml");
     for file in ["/nosuch/log", fifo.to_str().unwrap()] {
-        let output = mtcp(&format!("run --log={file} true")).output().unwrap();
+        let output = mtcp(&format!("run --config {settings} --log={file} true")).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(126), "{text}");
         assert!(

@@ -27,7 +27,7 @@ const ROWS: &[Refusal<'_>] = &[
     refusal("check none.toml", 1, ["none.toml", "cannot read the configuration", "--config"]),
     refusal("check typo.toml", 1, ["`core`", "unknown field", "docs/mtcp.toml shows"]),
     refusal("check range.toml", 1, ["range.toml:4: tcp.mtu is 100", "it must be", "576 to 65535"]),
-    refusal("check choice.toml", 1, ["engine.mode is \"fast\"", "it must be", "\"paired\""]),
+    refusal("check choice.toml", 1, ["mode = \"fast\"", "unknown variant", "`paired`"]),
     refusal("check noname.toml", 1, ["device.interface is missing", "it must be", "\"eth0\""]),
     refusal("check noaddress.toml", 1, ["address.list is empty", "it must be", "10.0.0.2/24"]),
     refusal("check noprefix.toml", 1, ["address.list is 10.0.0.2;", "it must be", "fd00::2/64"]),

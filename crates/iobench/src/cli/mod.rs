@@ -378,8 +378,8 @@ fn serve_help() -> String {
 #[command(mut_args(of_url))]
 #[command(mut_arg("connections_by", |arg| arg.requires("rate")))]
 pub(crate) struct LoadArgs {
-    /// Address or name, and port, of a running server that answers as `iobench serve` does; a server
-    /// of HTTP is loaded by its URL
+    /// Address or name, and port, of a running server that answers as `iobench serve` does; a
+    /// server of HTTP is loaded by its URL
     #[arg(long, value_name = "ADDRESS", value_parser = parse_connect)]
     pub(crate) connect: Option<SocketAddr>,
 
@@ -404,8 +404,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes)]
     pub(crate) request_bytes: usize,
 
-    /// Bytes of every answer, as of `iobench serve --response-bytes` [default: the request is sent
-    /// back]
+    /// Bytes of every answer, as for `iobench serve` [default: the request is sent back]
     #[arg(long, value_name = "N", value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Option<usize>,
 

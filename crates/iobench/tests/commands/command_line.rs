@@ -154,7 +154,11 @@ const ROWS: &[Refusal<'_>] = &[
         ["192.0.2.1:7000", "cannot listen on", "choose another address with --bind"],
     ),
     refusal("load", 2, ["--connect", "required arguments were not provided", "--help"]),
-    refusal("load --connect 127.0.0.1", 2, ["'127.0.0.1'", "ADDRESS:PORT", "localhost:7000"]),
+    refusal(
+        "load --connect 127.0.0.1",
+        2,
+        ["'127.0.0.1'", "write ADDRESS:PORT or NAME:PORT", "localhost:7000"],
+    ),
     refusal("load --connect 127.0.0.1:1", 1, ["127.0.0.1:1", "cannot connect to", "iobench serve"]),
     refusal(
         "load --server epoll --rate 1e12",

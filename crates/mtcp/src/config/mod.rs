@@ -74,8 +74,9 @@ impl Config {
         Config::parse(&text, path)
     }
 
-    /// Reads the configuration file that the environment variable `MTCP_CONFIG` names. A program with
-    /// more rights than its user does not read the variable, see [`sys::environment::variable`].
+    /// Reads the configuration file that the environment variable `MTCP_CONFIG` names. A program
+    /// with more rights than its user does not read the variable, see
+    /// [`sys::environment::variable`].
     ///
     /// # Errors
     /// As [`Config::load`], and [`ConfigError::NoFile`] without the variable.

@@ -1,6 +1,6 @@
-//! Tests of `iobench compare --path` with conditions, with the built program. On any machine packets
-//! have to go through the path, round trips have to take their time, byte counts have to be right,
-//! and no privilege beyond a user namespace's may be needed.
+//! Tests of `iobench compare --path` with conditions, with the built program. On any machine
+//! packets have to go through the path, round trips have to take their time, byte counts have to be
+//! right, and no privilege beyond a user namespace's may be needed.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

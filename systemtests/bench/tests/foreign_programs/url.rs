@@ -1,5 +1,5 @@
 //! Tests of `iobench load` with a URL and of `iobench replay` against the distribution's nginx,
-//! which ends each connection after some requests, and beside wrk. Rates are printed and not judged.
+//! which ends each connection after some requests, and beside wrk. Rates are printed, not judged.
 
 use std::fs;
 use std::io::{Read, Write};

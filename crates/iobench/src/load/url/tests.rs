@@ -260,7 +260,7 @@ fn an_open_loop_counts_the_wait_for_a_connection() {
             run_open(&url, &[more, &["--timeout=60s"]].concat());
         assert_eq!(accounts.answered, 10, "{text}");
         assert_eq!((row.workload.as_str(), row.response_bytes), ("HTTP/1.1", 1));
-        for part in ["service time  mean ", ", p90 ", ", p95 ", ", p99.9 ", "send lag "] {
+        for part in ["service time   mean ", ", p90 ", ", p95 ", ", p99.9 ", "send lag "] {
             assert!(text.contains(part), "no `{part}` in: {text}");
         }
     }
