@@ -47,6 +47,8 @@ fn of_directory(directory: *mut c_void) -> *mut c_void {
 macro_rules! makers {
     ($($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*) -> $result:ty, $then:expr;)*)
     => {$(
+        // Since Rust 1.99 the lint wants `open` to be variadic, as stable Rust cannot define it.
+        #[allow(unknown_lints, invalid_runtime_symbol_definitions)]
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
             static NEXT: Symbol = Symbol::new($symbol);
