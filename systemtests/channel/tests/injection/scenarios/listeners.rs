@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use testkit::pin;
 
-/// Shares a listener whose original the first channel registers as well, changes CPUs, lets a
+/// Shares a listener whose original the first channel registers as well, lets a
 /// second channel join and end, and leaves.
 pub(crate) fn partition(stage: &mut Stage) {
     let (socket, address) = listener();
@@ -18,7 +18,6 @@ pub(crate) fn partition(stage: &mut Stage) {
     // SAFETY: the call takes no pointers.
     let here = usize::try_from(unsafe { libc::sched_getcpu() }).expect("a CPU");
     pin(here);
-    let elsewhere = usize::from(here == 0);
     let first = join(stage, &socket, &CpuSet::one(here));
     let rest = stage.join(|| socket.try_clone().expect("a duplicate"));
     for handle in [first, rest] {
@@ -27,10 +26,6 @@ pub(crate) fn partition(stage: &mut Stage) {
     }
     stage.call("flush", Channel::flush);
     client_is_served(stage, &[first], address);
-    stage.call("set_cpus", |channel| channel.set_cpus(first, CpuSet::one(elsewhere)));
-    let cpus = stage.call("cpus", |channel| channel.cpus(first));
-    assert_eq!(cpus.iter().collect::<Vec<_>>(), [elsewhere]);
-    client_is_served(stage, &[rest], address);
 
     // The share of a channel that ends goes to the other one.
     let mut second = Channel::<u64>::with_config(config(stage.driver)).expect("a channel");
