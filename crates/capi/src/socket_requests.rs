@@ -106,11 +106,9 @@ pub unsafe extern "C" fn mp_write_more(
 /// channel does not send what it has not taken when the file's handle ends. mp_queued() counts all
 /// of size.
 ///
-/// What is in the page cache is sent by sendfile(2), without a copy: over non-blocking sockets, as
-/// connections of mp_accept() and mp_connect_to() are, and more than 32 KiB also over TCP and UNIX
-/// sockets that block, which nothing else may write to meanwhile. Otherwise the channel alternates
-/// reading and sending in pieces of 128 KiB; so it does over sockets that block and have
-/// TCP_NOTSENT_LOWAT (or the system's net.ipv4.tcp_notsent_lowat), TCP_ULP or another protocol. No
+/// What is in the page cache is sent by sendfile(2), without a copy, if the socket is non-blocking,
+/// as connections of mp_accept() and mp_connect_to() are: set O_NONBLOCK of others before you
+/// register them. Otherwise the channel alternates reading and sending in pieces of 128 KiB. No
 /// disk blocks the thread, and there is no SIGPIPE.
 ///
 /// The event's errors:

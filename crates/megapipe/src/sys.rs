@@ -93,16 +93,7 @@ pub(crate) fn set_number(
 
 /// Returns whether there is something to read or accept at once.
 pub(crate) fn is_readable(fd: RawFd) -> bool {
-    is_ready(fd, libc::POLLIN)
-}
-
-/// Returns whether a write would begin at once, or fail.
-pub(crate) fn is_writable(fd: RawFd) -> bool {
-    is_ready(fd, libc::POLLOUT)
-}
-
-fn is_ready(fd: RawFd, events: libc::c_short) -> bool {
-    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the one structure is valid for reading and writing.
     unsafe { libc::poll(&mut polled, 1, 0) == 1 }
 }

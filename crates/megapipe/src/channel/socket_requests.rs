@@ -84,19 +84,12 @@ impl<C> Channel<C> {
     /// the earlier writes of `handle`. [`Event::SendFile`](crate::Event::SendFile) reports that all
     /// were sent, or an error. The position of the file does not matter and does not change.
     ///
-    /// What is in the page cache is sent by sendfile(2), without a copy: over non-blocking sockets,
-    /// as connections of [`Channel::accept`] and [`Channel::connect_to`] are, and over TCP and UNIX
-    /// sockets that block, if it is more than 32 KiB and as far as they have room. For all else,
-    /// and on connections of the `mtcp` driver, the channel alternates read(2) and send(2) in
-    /// pieces of 128 KiB, with one buffer of that size for each request in flight. That includes
-    /// sockets that block and for which Linux has another reason to wait than a full send buffer:
-    /// `TCP_NOTSENT_LOWAT` or `net.ipv4.tcp_notsent_lowat`, `TCP_ULP` (kernel TLS), and protocols
-    /// such as MPTCP.
-    ///
-    /// Either way no disk blocks the thread, and there is no `SIGPIPE`. While the channel sends
-    /// over a socket that blocks, nothing else may write to that socket, or the thread waits for
-    /// the peer; it also waits, 0.2 s at a time, while the system's memory for TCP is used up
-    /// (`net.ipv4.tcp_mem`). Where the kernel does not tell which pages are cached (before Linux
+    /// What is in the page cache is sent by sendfile(2), without a copy, if the socket is
+    /// non-blocking, as connections of [`Channel::accept`] and [`Channel::connect_to`] are. Set
+    /// `O_NONBLOCK` of others before you register them. For all else, and on connections of the
+    /// `mtcp` driver, the channel alternates read(2) and send(2) in pieces of 128 KiB, with one
+    /// buffer of that size for each request in flight. Either way no disk blocks the thread, and
+    /// there is no `SIGPIPE`. Where the kernel does not tell which pages are cached (before Linux
     /// 6.5; from 6.14 on also for files that the process neither owns nor may write to), one byte
     /// in 64 KiB is looked for, and a page that is missing in between does delay the thread. A
     /// lightweight socket of io_uring has a descriptor during each call of sendfile(2).

@@ -21,7 +21,6 @@ mod cached_file;
 mod datagram;
 pub(crate) mod epoll;
 mod nonblocking;
-mod socket_room;
 pub(crate) mod uring;
 
 /// A driver's own number for an endpoint that it has taken over.

@@ -1,7 +1,7 @@
 //! Tests files that are sent over connections.
 
 use crate::common::{Rig, outcome, set_time_limit, unix_pair};
-use megapipe::{DriverChoice, DriverKind, Error, Event, Handle};
+use megapipe::{DriverChoice, Error, Event, Handle};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,20 +12,9 @@ const LONG: usize = (1 << 20) + 4711;
 
 type Connect = fn(&mut Rig) -> (TcpStream, Handle);
 
-/// Connections to send over: a blocking socket and a lightweight one, to which the kernel sends
-/// directly from the file, and a blocking one to which the channel sends what it has read.
-const PAIRS: [Connect; 3] = [Rig::tcp_pair, Rig::lightweight_pair, copied_pair];
-
-/// Connects a blocking socket that may wait for another reason than a full send buffer.
-fn copied_pair(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (peer, handle) = rig.tcp_pair();
-    let limit = (1_i32 << 30).to_ne_bytes();
-    let limited = rig.set_socket_option(handle, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &limit);
-    // User-level TCP has no such option, and always sends what the channel has read.
-    let is_of_kernel = matches!(rig.driver().kind, DriverKind::Uring | DriverKind::Epoll);
-    assert!(limited.is_ok() || !is_of_kernel);
-    (peer, handle)
-}
+/// Connections to send over: a blocking socket, and a lightweight one, to which the kernel sends
+/// directly from the file.
+const PAIRS: [Connect; 2] = [Rig::tcp_pair, Rig::lightweight_pair];
 
 /// Returns each way to end a connection, over each kind.
 fn with_and_without_close() -> impl Iterator<Item = (bool, Connect)> {
