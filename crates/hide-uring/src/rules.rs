@@ -95,6 +95,8 @@ impl Rules {
     /// if the rule names one, which the kernel answers by `EOPNOTSUPP`, else the whole request
     /// (`EINVAL`).
     pub(crate) fn apply(&self, request: &mut Request) {
+        // `try_update` is newer than the oldest Rust that builds this.
+        #[allow(deprecated)]
         let hides = |rule: &RequestRule| {
             let mut conditions = rule.conditions.iter();
             rule.opcode == request[0]

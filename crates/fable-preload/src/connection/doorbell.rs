@@ -135,6 +135,8 @@ impl Connection {
     }
 
     /// Withdraws the request. A doorbell that is not in flight already will not arrive.
+    // `try_update` is newer than the oldest Rust that builds this.
+    #[allow(deprecated)]
     pub(super) fn ask_no_more(&self, request: &Request) {
         if request.take() {
             let less = |asked: u64| Some(asked.saturating_sub(1));
