@@ -6,12 +6,12 @@
 # The version is that of the installed package or, if the mirrors have removed it, another one
 # with the same upstream version; with UPSTREAM-VERSION the newest of these. With SUITE (bookworm,
 # trixie) it comes from that release in the same archives, and SHA256 is the upstream archive's
-# checksum. If no revision can be fetched, the files are those of the upstream archive, without the
-# distribution's changes.
+# checksum. If no revision can be fetched, the files are those of the upstream archive, without
+# the distribution's changes.
 #
-# Everything is written below DIRECTORY. The system is not changed: apt gets the machine's entries as
-# `deb-src`, and its lists and cache below DIRECTORY. apt checks the archives' signatures with the
-# machine's keys as usual.
+# Everything is written below DIRECTORY. The system is not changed: apt gets the machine's entries
+# as `deb-src`, and its lists and cache below DIRECTORY. apt checks the archives' signatures with
+# the machine's keys as usual.
 set -eu
 export LC_ALL=C
 name=$1 base=$2 upstream=${3-} suite=${4-} sum=${5-}
