@@ -51,119 +51,157 @@ impl Stage {
         Stage { memory, information, owner: [F_OWNER_PID, victim] }
     }
 
-    /// Signals are for the test's process, the parent of the one that attacks, and have number 0.
     fn attacks(&self) -> Vec<Attack> {
+        let mut list = Attacks(Vec::new());
+        self.add_signals(&mut list);
+        self.add_code(&mut list);
+        add_rights(&mut list);
+        add_files(&mut list);
+        add_sockets(&mut list);
+        list.0
+    }
+
+    /// Signals are for the test's process, the parent of the one that attacks, and have number 0.
+    fn add_signals(&self, list: &mut Attacks) {
         let victim = c_long::from(std::process::id().cast_signed());
         let file = c_long::from(self.memory.as_raw_fd());
-        let information = self.information.as_ptr().addr().cast_signed() as c_long;
-        let owner = self.owner.as_ptr().addr().cast_signed() as c_long;
-        let null = c"/dev/null".as_ptr().addr().cast_signed() as c_long;
-        let absent = c"/nosuch/file".as_ptr().addr().cast_signed() as c_long;
+        let information = address(self.information.as_ptr());
+        let owner = address(self.owner.as_ptr());
+        list.add("`kill`", libc::SYS_kill, &[victim]);
+        list.add("`tkill`", libc::SYS_tkill, &[victim]);
+        list.add("`tgkill` of another process", libc::SYS_tgkill, &[OTHER, OTHER]);
+        list.add("`rt_sigqueueinfo`", libc::SYS_rt_sigqueueinfo, &[victim, 0, information]);
+        let of_thread = [victim, victim, 0, information];
+        list.add("`rt_tgsigqueueinfo`", libc::SYS_rt_tgsigqueueinfo, &of_thread);
+        list.add("`pidfd_send_signal`", libc::SYS_pidfd_send_signal, &[-1]);
+        list.add("`fcntl` with `F_SETOWN`", libc::SYS_fcntl, &[file, F_SETOWN.into(), victim]);
+        list.add("`fcntl` with `F_SETOWN_EX`", libc::SYS_fcntl, &[file, F_SETOWN_EX, owner]);
+        list.add(
+            "`fcntl` with `F_SETSIG`",
+            libc::SYS_fcntl,
+            &[file, F_SETSIG, libc::SIGTERM.into()],
+        );
+        let flags = [file, F_SETFL.into(), O_ASYNC.into()];
+        list.add("`fcntl` with `F_SETFL` and `O_ASYNC`", libc::SYS_fcntl, &flags);
+        list.add("`fcntl` with `F_NOTIFY`", libc::SYS_fcntl, &[file, F_NOTIFY.into()]);
+        let lease = [file, F_SETLEASE.into(), libc::F_UNLCK.into()];
+        list.add("`fcntl` with `F_SETLEASE`", libc::SYS_fcntl, &lease);
+        list.add("`ioctl` with `FIOSETOWN`", libc::SYS_ioctl, &[file, FIOSETOWN, owner + 4]);
+        list.add("`ioctl` with `SIOCSPGRP`", libc::SYS_ioctl, &[file, SIOCSPGRP, owner + 4]);
+        list.add("`ioctl` with `FIOASYNC`", libc::SYS_ioctl, &[file, FIOASYNC, owner]);
+        list.add("`ioctl` with `TIOCSTI`", libc::SYS_ioctl, &[file, TIOCSTI as c_long, owner]);
+        list.add("`timer_create`", libc::SYS_timer_create, &[0, 0, 0]);
+        list.add("`setitimer`", libc::SYS_setitimer, &[0, 0, 0]);
+        list.add("`mq_notify`", libc::SYS_mq_notify, &[-1]);
+        list.add("`prctl` with `PR_SET_PDEATHSIG`", libc::SYS_prctl, &[PR_SET_PDEATHSIG.into()]);
+        list.add("`prctl` with `PR_SET_DUMPABLE`", libc::SYS_prctl, &[PR_SET_DUMPABLE.into(), 1]);
+        list.add("`prlimit64` of another process", libc::SYS_prlimit64, &[victim]);
+        list.add("`seccomp`", libc::SYS_seccomp, &[-1]);
+    }
+
+    fn add_code(&self, list: &mut Attacks) {
+        let victim = c_long::from(std::process::id().cast_signed());
+        let file = c_long::from(self.memory.as_raw_fd());
+        let null = address(c"/dev/null".as_ptr());
         let at = c_long::from(AT_FDCWD);
-        let mut all = Vec::new();
-        let mut add = |name, number, arguments: &[c_long]| {
-            let mut six = [0; 6];
-            six[..arguments.len()].copy_from_slice(arguments);
-            all.push(Attack { name, number, arguments: six });
-        };
         let code = c_long::from(PROT_READ | PROT_EXEC);
         let writable_code = code | c_long::from(PROT_WRITE);
         let anonymous = c_long::from(MAP_PRIVATE | MAP_ANONYMOUS);
-        let stream = c_long::from(libc::SOCK_STREAM);
-
-        add("`kill`", libc::SYS_kill, &[victim]);
-        add("`tkill`", libc::SYS_tkill, &[victim]);
-        add("`tgkill` of another process", libc::SYS_tgkill, &[OTHER, OTHER]);
-        add("`rt_sigqueueinfo`", libc::SYS_rt_sigqueueinfo, &[victim, 0, information]);
-        let of_thread = [victim, victim, 0, information];
-        add("`rt_tgsigqueueinfo`", libc::SYS_rt_tgsigqueueinfo, &of_thread);
-        add("`pidfd_send_signal`", libc::SYS_pidfd_send_signal, &[-1]);
-        add("`fcntl` with `F_SETOWN`", libc::SYS_fcntl, &[file, F_SETOWN.into(), victim]);
-        add("`fcntl` with `F_SETOWN_EX`", libc::SYS_fcntl, &[file, F_SETOWN_EX, owner]);
-        add("`fcntl` with `F_SETSIG`", libc::SYS_fcntl, &[file, F_SETSIG, libc::SIGTERM.into()]);
-        let flags = [file, F_SETFL.into(), O_ASYNC.into()];
-        add("`fcntl` with `F_SETFL` and `O_ASYNC`", libc::SYS_fcntl, &flags);
-        add("`fcntl` with `F_NOTIFY`", libc::SYS_fcntl, &[file, F_NOTIFY.into()]);
-        let lease = [file, F_SETLEASE.into(), libc::F_UNLCK.into()];
-        add("`fcntl` with `F_SETLEASE`", libc::SYS_fcntl, &lease);
-        add("`ioctl` with `FIOSETOWN`", libc::SYS_ioctl, &[file, FIOSETOWN, owner + 4]);
-        add("`ioctl` with `SIOCSPGRP`", libc::SYS_ioctl, &[file, SIOCSPGRP, owner + 4]);
-        add("`ioctl` with `FIOASYNC`", libc::SYS_ioctl, &[file, FIOASYNC, owner]);
-        add("`ioctl` with `TIOCSTI`", libc::SYS_ioctl, &[file, TIOCSTI as c_long, owner]);
-        add("`timer_create`", libc::SYS_timer_create, &[0, 0, 0]);
-        add("`setitimer`", libc::SYS_setitimer, &[0, 0, 0]);
-        add("`mq_notify`", libc::SYS_mq_notify, &[-1]);
-        add("`prctl` with `PR_SET_PDEATHSIG`", libc::SYS_prctl, &[PR_SET_PDEATHSIG.into()]);
-        add("`prctl` with `PR_SET_DUMPABLE`", libc::SYS_prctl, &[PR_SET_DUMPABLE.into(), 1]);
-        add("`prlimit64` of another process", libc::SYS_prlimit64, &[victim]);
-        add("`seccomp`", libc::SYS_seccomp, &[-1]);
-
-        add("`io_uring_setup`", libc::SYS_io_uring_setup, &[1]);
-        add("`bpf`, a map", libc::SYS_bpf, &[0]);
+        list.add("`io_uring_setup`", libc::SYS_io_uring_setup, &[1]);
+        list.add("`bpf`, a map", libc::SYS_bpf, &[0]);
         let of_file = [0, 4096, code, c_long::from(MAP_PRIVATE), file];
-        add("`mmap` of code", libc::SYS_mmap, &of_file);
-        add("`mmap` of writable code", libc::SYS_mmap, &[0, 4096, writable_code, anonymous, -1]);
-        add("`mprotect` to code", libc::SYS_mprotect, &[0, 0, code]);
-        add("`pkey_mprotect` to code", libc::SYS_pkey_mprotect, &[0, 0, code, -1]);
-        add("`shmat` of code", libc::SYS_shmat, &[-1, 0, 0o100_000]);
-        add("`personality`", libc::SYS_personality, &[0xffff_ffff]);
-        add("`memfd_create`", libc::SYS_memfd_create, &[null]);
-        add("`clone` of a process", libc::SYS_clone, &[SIGCHLD.into()]);
-        add("`clone3`", libc::SYS_clone3, &[0]);
-        add("`execve`", libc::SYS_execve, &[null]);
-        add("`execveat`", libc::SYS_execveat, &[at, null]);
-        add("`ptrace`", libc::SYS_ptrace, &[-1]);
-        add("`process_vm_readv`", libc::SYS_process_vm_readv, &[victim]);
-        add("`process_vm_writev`", libc::SYS_process_vm_writev, &[victim]);
-        add("`pidfd_open`", libc::SYS_pidfd_open, &[victim]);
-        add("`pidfd_getfd`", libc::SYS_pidfd_getfd, &[-1]);
-        add("`kcmp` with another process", libc::SYS_kcmp, &[OTHER, OTHER]);
-
-        // SAFETY: the call has no arguments and cannot fail.
-        let user = unsafe { libc::getuid() };
-        add("`setuid`", libc::SYS_setuid, &[user.into()]);
-        add("`capset`", libc::SYS_capset, &[0]);
-        add("`setns`", libc::SYS_setns, &[-1]);
-        add("`unshare`", libc::SYS_unshare, &[0]);
-        add("`chroot`", libc::SYS_chroot, &[absent]);
-        add("`mount`", libc::SYS_mount, &[absent, absent]);
-        add("`umount2`", libc::SYS_umount2, &[absent]);
-        add("`add_key`", libc::SYS_add_key, &[0]);
-        add("`keyctl`", libc::SYS_keyctl, &[-1]);
-        add("`init_module`", libc::SYS_init_module, &[0]);
-        add("`finit_module`", libc::SYS_finit_module, &[-1]);
-        add("`perf_event_open`", libc::SYS_perf_event_open, &[0]);
-        add("`userfaultfd`", libc::SYS_userfaultfd, &[-1]);
-        add("`open_by_handle_at`", libc::SYS_open_by_handle_at, &[-1]);
-        add("`reboot`", libc::SYS_reboot, &[0]);
-        add("`clock_settime`", libc::SYS_clock_settime, &[-1]);
-
-        add("`openat` to read", libc::SYS_openat, &[at, null]);
-        add("`openat` to write", libc::SYS_openat, &[at, null, O_WRONLY.into()]);
-        add("`openat` to read and write", libc::SYS_openat, &[at, null, O_RDWR.into()]);
-        add("`openat` to create", libc::SYS_openat, &[at, null, O_CREAT.into(), 0o600]);
-        add("`openat` to truncate", libc::SYS_openat, &[at, null, O_TRUNC.into()]);
-        add("`openat2`", libc::SYS_openat2, &[at, null]);
-        add("`unlinkat`", libc::SYS_unlinkat, &[at, absent]);
-        add("`renameat2`", libc::SYS_renameat2, &[at, absent, at, absent]);
-        add("`mkdirat`", libc::SYS_mkdirat, &[at, absent]);
-        add("`linkat`", libc::SYS_linkat, &[at, absent, at, absent]);
-        add("`symlinkat`", libc::SYS_symlinkat, &[absent, at, absent]);
-        add("`fchmodat`", libc::SYS_fchmodat, &[at, absent]);
-        add("`fchownat`", libc::SYS_fchownat, &[at, absent, -1, -1]);
-        add("`ftruncate`", libc::SYS_ftruncate, &[-1]);
-
-        add("`socket` of IPv4", libc::SYS_socket, &[AF_INET.into(), stream]);
-        add("`socket` of IPv6", libc::SYS_socket, &[AF_INET6.into(), stream]);
-        add("`socket` of UNIX", libc::SYS_socket, &[AF_UNIX.into(), stream]);
-        add("`socket` of netlink", libc::SYS_socket, &[AF_NETLINK.into(), 3]);
-        add("`socket` of packets", libc::SYS_socket, &[AF_PACKET.into(), 3]);
-        add("`socketpair`", libc::SYS_socketpair, &[AF_UNIX.into(), stream]);
-        add("`bind`", libc::SYS_bind, &[-1]);
-        add("`connect`", libc::SYS_connect, &[-1]);
-        add("`listen`", libc::SYS_listen, &[-1]);
-        all
+        list.add("`mmap` of code", libc::SYS_mmap, &of_file);
+        list.add(
+            "`mmap` of writable code",
+            libc::SYS_mmap,
+            &[0, 4096, writable_code, anonymous, -1],
+        );
+        list.add("`mprotect` to code", libc::SYS_mprotect, &[0, 0, code]);
+        list.add("`pkey_mprotect` to code", libc::SYS_pkey_mprotect, &[0, 0, code, -1]);
+        list.add("`shmat` of code", libc::SYS_shmat, &[-1, 0, 0o100_000]);
+        list.add("`personality`", libc::SYS_personality, &[0xffff_ffff]);
+        list.add("`memfd_create`", libc::SYS_memfd_create, &[null]);
+        list.add("`clone` of a process", libc::SYS_clone, &[SIGCHLD.into()]);
+        list.add("`clone3`", libc::SYS_clone3, &[0]);
+        list.add("`execve`", libc::SYS_execve, &[null]);
+        list.add("`execveat`", libc::SYS_execveat, &[at, null]);
+        list.add("`ptrace`", libc::SYS_ptrace, &[-1]);
+        list.add("`process_vm_readv`", libc::SYS_process_vm_readv, &[victim]);
+        list.add("`process_vm_writev`", libc::SYS_process_vm_writev, &[victim]);
+        list.add("`pidfd_open`", libc::SYS_pidfd_open, &[victim]);
+        list.add("`pidfd_getfd`", libc::SYS_pidfd_getfd, &[-1]);
+        list.add("`kcmp` with another process", libc::SYS_kcmp, &[OTHER, OTHER]);
     }
+}
+
+/// The attacks of a stage, in the order of the page.
+struct Attacks(Vec<Attack>);
+
+impl Attacks {
+    fn add(&mut self, name: &'static str, number: c_long, arguments: &[c_long]) {
+        let mut six = [0; 6];
+        six[..arguments.len()].copy_from_slice(arguments);
+        self.0.push(Attack { name, number, arguments: six });
+    }
+}
+
+fn address<T>(pointer: *const T) -> c_long {
+    pointer.addr().cast_signed() as c_long
+}
+
+fn add_rights(list: &mut Attacks) {
+    let absent = address(c"/nosuch/file".as_ptr());
+    // SAFETY: the call has no arguments and cannot fail.
+    let user = unsafe { libc::getuid() };
+    list.add("`setuid`", libc::SYS_setuid, &[user.into()]);
+    list.add("`capset`", libc::SYS_capset, &[0]);
+    list.add("`setns`", libc::SYS_setns, &[-1]);
+    list.add("`unshare`", libc::SYS_unshare, &[0]);
+    list.add("`chroot`", libc::SYS_chroot, &[absent]);
+    list.add("`mount`", libc::SYS_mount, &[absent, absent]);
+    list.add("`umount2`", libc::SYS_umount2, &[absent]);
+    list.add("`add_key`", libc::SYS_add_key, &[0]);
+    list.add("`keyctl`", libc::SYS_keyctl, &[-1]);
+    list.add("`init_module`", libc::SYS_init_module, &[0]);
+    list.add("`finit_module`", libc::SYS_finit_module, &[-1]);
+    list.add("`perf_event_open`", libc::SYS_perf_event_open, &[0]);
+    list.add("`userfaultfd`", libc::SYS_userfaultfd, &[-1]);
+    list.add("`open_by_handle_at`", libc::SYS_open_by_handle_at, &[-1]);
+    list.add("`reboot`", libc::SYS_reboot, &[0]);
+    list.add("`clock_settime`", libc::SYS_clock_settime, &[-1]);
+}
+
+fn add_files(list: &mut Attacks) {
+    let null = address(c"/dev/null".as_ptr());
+    let absent = address(c"/nosuch/file".as_ptr());
+    let at = c_long::from(AT_FDCWD);
+    list.add("`openat` to read", libc::SYS_openat, &[at, null]);
+    list.add("`openat` to write", libc::SYS_openat, &[at, null, O_WRONLY.into()]);
+    list.add("`openat` to read and write", libc::SYS_openat, &[at, null, O_RDWR.into()]);
+    list.add("`openat` to create", libc::SYS_openat, &[at, null, O_CREAT.into(), 0o600]);
+    list.add("`openat` to truncate", libc::SYS_openat, &[at, null, O_TRUNC.into()]);
+    list.add("`openat2`", libc::SYS_openat2, &[at, null]);
+    list.add("`unlinkat`", libc::SYS_unlinkat, &[at, absent]);
+    list.add("`renameat2`", libc::SYS_renameat2, &[at, absent, at, absent]);
+    list.add("`mkdirat`", libc::SYS_mkdirat, &[at, absent]);
+    list.add("`linkat`", libc::SYS_linkat, &[at, absent, at, absent]);
+    list.add("`symlinkat`", libc::SYS_symlinkat, &[absent, at, absent]);
+    list.add("`fchmodat`", libc::SYS_fchmodat, &[at, absent]);
+    list.add("`fchownat`", libc::SYS_fchownat, &[at, absent, -1, -1]);
+    list.add("`ftruncate`", libc::SYS_ftruncate, &[-1]);
+}
+
+fn add_sockets(list: &mut Attacks) {
+    let stream = c_long::from(libc::SOCK_STREAM);
+    list.add("`socket` of IPv4", libc::SYS_socket, &[AF_INET.into(), stream]);
+    list.add("`socket` of IPv6", libc::SYS_socket, &[AF_INET6.into(), stream]);
+    list.add("`socket` of UNIX", libc::SYS_socket, &[AF_UNIX.into(), stream]);
+    list.add("`socket` of netlink", libc::SYS_socket, &[AF_NETLINK.into(), 3]);
+    list.add("`socket` of packets", libc::SYS_socket, &[AF_PACKET.into(), 3]);
+    list.add("`socketpair`", libc::SYS_socketpair, &[AF_UNIX.into(), stream]);
+    list.add("`bind`", libc::SYS_bind, &[-1]);
+    list.add("`connect`", libc::SYS_connect, &[-1]);
+    list.add("`listen`", libc::SYS_listen, &[-1]);
 }
 
 /// Makes each attack in a child of this process that is restricted as [`try_call`] describes, and
