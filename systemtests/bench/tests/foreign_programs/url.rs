@@ -122,8 +122,10 @@ fn the_end_of_kept_alive_connections_is_no_error() {
         let [connections, requests] = [0, 1].map(|place| after[place] - before[place]);
         assert_eq!((&row["workload"], &row["response_bytes"]), (&version.into(), &612.into()));
         let reopened = row["reopened"].as_u64().unwrap();
-        // The others are the loop's first, those that learn version and answer, and the last count.
-        assert!((reopened + 2..=reopened + 4).contains(&connections), "{connections} {printed}");
+        // The others are the loop's first, those that learn version and answer, the last count, and
+        // those that end before and after the measured time.
+        assert!((reopened + 2..=reopened + 20).contains(&connections), "{connections} {printed}");
+        assert!(reopened >= connections / 2, "{connections} {printed}");
         // Each but the last ends after ten requests, and those under way on others of its streams.
         let streams = row["pipeline"].as_u64().unwrap_or(1);
         let most = connections * (u64::from(REQUESTS) + streams);

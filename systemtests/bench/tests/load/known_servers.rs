@@ -388,13 +388,10 @@ fn spinners_make_the_rows_of_all_commands_invalid() {
     let _spinners = [server_cpu, client_cpu].map(Spinner::start);
     let place = [format!("--server-cpus={server_cpu}"), format!("--client-cpus={client_cpu}")];
     let short = ["--rounds=1", "--duration=400ms", "--strict"];
-    let load = ["load", "--server=epoll", "--request-bytes=64", "--response-bytes=128"];
-    let wrk = ["--beside", "wrk -t1 -c8 -d{seconds}s http://{address}/"];
     let commands = [
         &["compare", "--servers=epoll", "--cores=1", "--transactions=0"][..],
         &["ceiling", "--transactions=0", "--connections=8"],
         &["ipc", "--transports=tcp-blocking", "--message-bytes=64"],
-        &[&load[..], &wrk].concat(),
     ];
     for command in commands {
         let place = place.each_ref().map(String::as_str);
