@@ -18,6 +18,7 @@ pub(crate) fn partition(stage: &mut Stage) {
     // SAFETY: the call takes no pointers.
     let here = usize::try_from(unsafe { libc::sched_getcpu() }).expect("a CPU");
     pin(here);
+    let elsewhere = usize::from(here == 0);
     let first = join(stage, &socket, &CpuSet::one(here));
     let rest = stage.join(|| socket.try_clone().expect("a duplicate"));
     for handle in [first, rest] {
@@ -29,7 +30,7 @@ pub(crate) fn partition(stage: &mut Stage) {
 
     // The share of a channel that ends goes to the other one.
     let mut second = Channel::<u64>::with_config(config(stage.driver)).expect("a channel");
-    while let Err(error) = armed(|| second.register_listener(&socket, CpuSet::one(here), 0)) {
+    while let Err(error) = armed(|| second.register_listener(&socket, CpuSet::one(elsewhere), 0)) {
         stage.excuse_error("register_listener", &error);
     }
     armed(|| drop(second));
