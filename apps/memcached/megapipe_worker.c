@@ -125,9 +125,11 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
             megapipe_prefetch_item(buckets[item]);
         if (i < 0)
             continue;
+        /* A connection may not exist any more afterwards. */
+        const enum megapipe_kind kind = *(const enum megapipe_kind *)events[i].cookie;
         handle(worker, &events[i]);
         /* The worker may have paused meanwhile, and the table may have been replaced. */
-        if (*(const enum megapipe_kind *)events[i].cookie == MEGAPIPE_NOTIFY)
+        if (kind == MEGAPIPE_NOTIFY)
             memset(buckets, 0, sizeof(buckets));
     }
 }
