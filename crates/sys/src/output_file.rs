@@ -341,6 +341,7 @@ mod tests {
     fn a_file_with_two_names_keeps_both_unless_others_could_have_made_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         write(&path("one"), "old").unwrap();
         fs::hard_link(path("one"), path("two")).unwrap();
         assert!(OutputFile::prepare(&path("one")).unwrap().is(&path("two")));
@@ -361,6 +362,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         symlink("target", path("link")).unwrap();
         std::os::unix::fs::lchown(path("link"), Some(65_534), None).unwrap();
         prepare_log(&path("link")).unwrap();

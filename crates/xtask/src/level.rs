@@ -10,7 +10,7 @@ use crate::tally::Tally;
 use crate::timings::Timing;
 
 /// Time limit of one test program; only one that hangs exceeds it.
-const TIME_LIMIT: Duration = Duration::from_secs(900);
+const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Test programs that run at the same time for each CPU: most of them wait more than they compute.
 const LANES_PER_CPU: usize = 2;

@@ -110,6 +110,7 @@ fn without_a_revision_the_upstream_archive_is_taken_if_its_checksum_is_known() {
     let stage = Stage::new(&[
         ("apt-get", APT_GET_UPSTREAM),
         ("apt-cache", APT_CACHE),
+        ("dpkg-source", DPKG_SOURCE),
         ("sha256sum", "grep -qx 'known  p_1.2.orig.tar.gz'"),
     ]);
     stage.write("etc/sources.list", "deb http://a/debian x main\n");
