@@ -110,7 +110,7 @@ struct Shared {
     quota: Cell<Amounts>,
     held: Counts,
     refused: Cell<u64>,
-    /// Lines per second of one user; 0 limits nobody.
+    /// Log lines per second of one user; 0: no limit.
     log_lines_s: Cell<u32>,
     lines: Bucket,
     suppressed: Cell<u64>,
@@ -471,7 +471,7 @@ mod tests {
         let all: usize = (100..200).map(|uid| count(uid, start)).sum();
         assert!(all <= 20 * 250, "{all}");
         quotas.set_quota(QUOTA, 0);
-        assert_eq!(count(7, start), 1000, "0 limits nobody");
+        assert_eq!(count(7, start), 1000, "0: no limit");
     }
 
     #[test]

@@ -142,7 +142,7 @@ where
                     if let Err(error) = serve_stream(stream, service, limits, &account).await {
                         tracing::debug!("an HTTP connection failed: {error}");
                     }
-                    if account.is_condemned() {
+                    if account.is_ended() {
                         connection.abort();
                     }
                     drop(place);

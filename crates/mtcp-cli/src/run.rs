@@ -119,12 +119,8 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
         command.env("MTCP_RUN_NO_SECCOMP", "1");
     }
     if let Some(file) = &options.log {
-        let target = if file.as_os_str() == "-" {
-            file.clone()
-        } else {
-            sys::output_file::prepare_log(file)
-                .map_err(|source| RunError::Log { file: file.clone(), source })?
-        };
+        let target = sys::output_file::prepare_log(file)
+            .map_err(|source| RunError::Log { file: file.clone(), source })?;
         command.env("MTCP_LOG", target);
     }
     // If the program is killed, `mtcp reset-peers` resets its connections.

@@ -7,11 +7,13 @@
 //! - [`clock`]: the kernel's clocks in nanoseconds.
 //! - [`cpus`]: the CPUs of the machine, and those that a thread may run on.
 //! - [`device`]: requests about a network device.
+//! - [`environment`]: environment variables, which programs with more rights than their user ignore.
 //! - [`limits`]: the limit of open files.
+//! - [`name_services`]: the code that looks names of hosts up, loaded before a filter.
 //! - [`namespace`]: network namespaces without a name.
 //! - [`netlink`]: requests to the kernel about networks, and its answers.
 //! - [`output`]: messages on standard error and standard output.
-//! - [`output_file`]: files for the results of commands.
+//! - [`output_file`]: files for results and logs, by names that a user gives.
 //! - [`random`]: random numbers, also where getrandom(2) is refused.
 //! - [`seccomp`]: filters of the system calls of threads.
 //! - [`signals`]: signals that threads block and wait for.

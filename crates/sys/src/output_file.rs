@@ -10,6 +10,7 @@
 //! `/tmp`, is refused: it would choose the file. The kernel refuses it as well, in directories with
 //! the sticky bit and if `fs.protected_symlinks` is set.
 
+use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -17,8 +18,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// The name of standard output.
-const STANDARD_OUTPUT: &str = "-";
+/// The name of standard output and, for logs, of standard error.
+const STANDARD_STREAM: &str = "-";
 /// Symbolic links that are followed; the kernel's limit is the same.
 const LINKS_MAX: usize = 40;
 
@@ -43,7 +44,7 @@ impl OutputFile {
     /// # Errors
     /// The path is a directory or another user's link, or a file cannot be created there.
     pub fn prepare(path: &Path) -> io::Result<OutputFile> {
-        if path == Path::new(STANDARD_OUTPUT) {
+        if path == Path::new(STANDARD_STREAM) {
             return duplicate(libc::STDOUT_FILENO);
         }
         let path = resolve(path)?;
@@ -112,11 +113,15 @@ impl OutputFile {
 }
 
 /// Checks a file to which a program shall append, and creates it. Returns the path by which the
-/// program opens it, with `O_NOFOLLOW` unless it starts with `/proc`.
+/// program opens it, with `O_NOFOLLOW` unless it starts with `/proc`; `-`, which is standard error,
+/// stays.
 ///
 /// # Errors
 /// As [`OutputFile::prepare`]; a FIFO without a reader is `ENXIO`.
 pub fn prepare_log(path: &Path) -> io::Result<PathBuf> {
+    if path == Path::new(STANDARD_STREAM) {
+        return Ok(path.to_owned());
+    }
     let path = resolve(path)?;
     if let Some(fd) = own_descriptor(&path) {
         // The children of the program have numbers of their own.
@@ -162,8 +167,7 @@ pub fn check_own(found: &Metadata) -> io::Result<()> {
     if !found.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = geteuid().as_raw();
     if found.uid() != user {
         let owner = found.uid();
         let text = format!("it belongs to user {owner}, and this program runs as user {user}");
@@ -188,8 +192,7 @@ fn has_several_names(path: &Path) -> bool {
 /// Refuses a symbolic link that another user made where others may create files.
 fn check_link(link: &Path) -> io::Result<()> {
     let owner = fs::symlink_metadata(link)?.uid();
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = geteuid().as_raw();
     if owner == user || owner == 0 || !is_shared_directory(link) {
         return Ok(());
     }
@@ -355,8 +358,7 @@ mod tests {
 
     #[test]
     fn no_link_of_another_user_in_a_shared_directory_is_followed() {
-        // SAFETY: geteuid has no arguments and cannot fail.
-        if unsafe { libc::geteuid() } != 0 {
+        if !geteuid().is_root() {
             let test = "no_link_of_another_user_in_a_shared_directory_is_followed";
             return testkit::skip(test, "only root can give a link to another user");
         }
@@ -410,6 +412,7 @@ mod tests {
         assert_eq!(append(&log).unwrap_err().raw_os_error(), Some(libc::ELOOP));
         let own = prepare_log(Path::new("/dev/stderr")).unwrap();
         assert_eq!(own, Path::new("/proc/self/fd/2"));
+        assert_eq!(prepare_log(Path::new("-")).unwrap(), Path::new("-"));
     }
 
     #[test]

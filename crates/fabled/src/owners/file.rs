@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use fable::Name;
@@ -102,12 +102,8 @@ impl OwnersFile {
     /// Opens the file, unless it is another user's.
     fn open(&self, options: &mut OpenOptions) -> io::Result<File> {
         let file = options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
-        let metadata = file.metadata()?;
-        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-        match is_own && metadata.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("it is not a file of the daemon's user")),
-        }
+        sys::output_file::check_own(&file.metadata()?)?;
+        Ok(file)
     }
 
     /// Logs the first failure. Without the file the daemon works, until it starts again.

@@ -153,14 +153,8 @@ fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
     command.env("FABLE_CONNECTIONS", options.connections.to_string());
     if let Some(file) = &options.statistics {
         // The program may change its directory before the statistics are written.
-        let target = if file.as_os_str() == "-" {
-            file.clone()
-        } else {
-            sys::output_file::prepare_log(file).map_err(|source| RunError::Statistics {
-                file: file.display().to_string(),
-                source,
-            })?
-        };
+        let target = sys::output_file::prepare_log(file)
+            .map_err(|source| RunError::Statistics { file: file.display().to_string(), source })?;
         command.env("FABLE_STATISTICS", target);
     }
     Ok(())

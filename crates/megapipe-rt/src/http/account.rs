@@ -43,7 +43,7 @@ pub(super) struct Account {
     /// What was written and the kernel has not taken, if it is known.
     queue: Option<Rc<dyn Queue>>,
     /// The connection ends without its output, of which so much was queued.
-    condemned: Cell<Option<usize>>,
+    ended: Cell<Option<usize>>,
     /// Wakes the connection's task.
     task: RefCell<Option<Waker>>,
     /// Wake requests that wait for room.
@@ -58,7 +58,7 @@ impl Account {
             bytes: Cell::new(0),
             moved: Cell::new(0),
             queue,
-            condemned: Cell::new(None),
+            ended: Cell::new(None),
             task: RefCell::default(),
             requests: RefCell::default(),
         });
@@ -86,15 +86,15 @@ impl Account {
 
     /// Counts bytes of an answer that the service has handed over. Fails if the connection ends.
     pub(super) fn hold(&self, bytes: usize) -> Result<(), OutputFull> {
-        if self.is_condemned() {
+        if self.is_ended() {
             return Err(OutputFull(self.limits.core_output));
         }
         self.bytes.set(self.bytes.get() + bytes);
         CORE.with(|core| {
             core.held.set(core.held.get() + bytes);
-            core.relieve(self.limits.core_output);
+            core.end_some(self.limits.core_output);
         });
-        match self.is_condemned() {
+        match self.is_ended() {
             true => Err(OutputFull(self.limits.core_output)),
             false => Ok(()),
         }
@@ -130,8 +130,8 @@ impl Account {
     }
 
     /// Waits until the connection has to end.
-    pub(super) fn poll_condemned(&self, context: &Context<'_>) -> Poll<OutputFull> {
-        if self.is_condemned() {
+    pub(super) fn poll_ended(&self, context: &Context<'_>) -> Poll<OutputFull> {
+        if self.is_ended() {
             return Poll::Ready(OutputFull(self.limits.core_output));
         }
         let mut task = self.task.borrow_mut();
@@ -142,8 +142,8 @@ impl Account {
     }
 
     /// Returns whether the connection ends without its output.
-    pub(super) fn is_condemned(&self) -> bool {
-        self.condemned.get().is_some()
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.get().is_some()
     }
 
     fn queued(&self) -> usize {
@@ -152,12 +152,12 @@ impl Account {
 
     /// Ends the connection without its output. What it holds is not counted any more; its tasks
     /// free it next.
-    pub(super) fn condemn(&self) {
-        if self.is_condemned() {
+    pub(super) fn end(&self) {
+        if self.is_ended() {
             return;
         }
         let queued = self.queued();
-        self.condemned.set(Some(queued));
+        self.ended.set(Some(queued));
         self.forget(self.bytes.take());
         let _ = CORE.try_with(|core| core.leaving.set(core.leaving.get() + queued));
         if let Some(task) = self.task.take() {
@@ -172,7 +172,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         self.forget(self.bytes.take());
-        let queued = self.condemned.get().unwrap_or(0);
+        let queued = self.ended.get().unwrap_or(0);
         let _ = CORE.try_with(|core| {
             core.leaving.set(core.leaving.get().saturating_sub(queued));
             core.accounts.borrow_mut().remove(self.key.get());
@@ -187,7 +187,7 @@ impl CoreOutput {
 
     /// If there is more than the limit, ends connections until there is a quarter less, so that
     /// this is seldom: those first that have not moved for the longest time.
-    fn relieve(&self, limit: usize) {
+    fn end_some(&self, limit: usize) {
         if self.total() <= limit {
             return;
         }
@@ -201,7 +201,7 @@ impl CoreOutput {
             if self.total() <= limit - limit / 4 {
                 break;
             }
-            account.condemn();
+            account.end();
         }
     }
 }

@@ -39,8 +39,8 @@ where
     fn call(&self, request: Request<Incoming>) -> Answer<S> {
         let mut answered = None;
         let request = request.map(|incoming| {
-            let (body, teller) = RequestBody::new(incoming, self.body);
-            answered = teller;
+            let (body, flag) = RequestBody::new(incoming, self.body);
+            answered = flag;
             body
         });
         let future = self.service.call(request);

@@ -40,7 +40,7 @@ impl Answered {
 }
 
 impl RequestBody {
-    /// Also returns what is to be told that the service has answered, if that matters.
+    /// Also returns the flag to set when the service has answered, if it is read.
     pub(super) fn new(
         incoming: Incoming,
         limit: Option<Duration>,

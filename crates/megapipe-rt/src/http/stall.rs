@@ -40,12 +40,12 @@ impl Stalls {
         account: &Account,
         context: &mut Context<'_>,
     ) -> Poll<BoxError> {
-        if let Poll::Ready(full) = account.poll_condemned(context) {
+        if let Poll::Ready(full) = account.poll_ended(context) {
             return Poll::Ready(full.into());
         }
         let elapsed = ready!(self.poll_elapsed(progress, account, context));
         if progress.is_write_blocked() || account.bytes() > 0 {
-            account.condemn();
+            account.end();
         }
         Poll::Ready(elapsed.into())
     }

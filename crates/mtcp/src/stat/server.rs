@@ -54,7 +54,7 @@ pub(crate) struct Server {
 }
 
 /// Clients at a time; the oldest one leaves for a further one.
-const VISITORS_MAX: usize = 64;
+const CLIENTS_MAX: usize = 64;
 
 type Engines = Vec<(u16, Arc<Board>, Arc<Alarm>)>;
 
@@ -149,14 +149,14 @@ fn listen_at_abstract_name() -> Result<(UnixListener, String), StatError> {
 
 fn serve(listener: &UnixListener, engines: &Engines, stop: &(Alarm, AtomicBool)) {
     let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
-    let mut visitors: Vec<Visitor> = Vec::new();
+    let mut clients: Vec<Client> = Vec::new();
     while !stop.1.load(Ordering::Acquire) {
         let mut entries = vec![
             entry(listener.as_raw_fd(), libc::POLLIN),
             entry(stop.0.descriptor(), libc::POLLIN),
         ];
-        entries.extend(visitors.iter().map(|it| entry(it.stream.as_raw_fd(), it.awaited())));
-        let next = visitors.iter().map(|visitor| visitor.until).min();
+        entries.extend(clients.iter().map(|it| entry(it.stream.as_raw_fd(), it.awaited())));
+        let next = clients.iter().map(|client| client.until).min();
         let wait = next.map_or(-1, |until| {
             let wait = until.saturating_duration_since(Instant::now()).as_millis() + 1;
             i32::try_from(wait).unwrap_or(i32::MAX)
@@ -164,21 +164,21 @@ fn serve(listener: &UnixListener, engines: &Engines, stop: &(Alarm, AtomicBool))
         // SAFETY: the pointer is to so many valid entries.
         unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, wait) };
         if let Ok((stream, _)) = listener.accept() {
-            if visitors.len() == VISITORS_MAX {
-                visitors.remove(0);
+            if clients.len() == CLIENTS_MAX {
+                clients.remove(0);
             }
-            visitors.extend(Visitor::new(stream).ok());
+            clients.extend(Client::new(stream).ok());
         }
         // A client with an invalid request, or one that is gone, gets no answer.
-        let goes_on = |visitor: &mut Visitor| {
-            Instant::now() < visitor.until && visitor.proceed(engines).unwrap_or(false)
+        let goes_on = |client: &mut Client| {
+            Instant::now() < client.until && client.proceed(engines).unwrap_or(false)
         };
-        visitors.retain_mut(goes_on);
+        clients.retain_mut(goes_on);
     }
 }
 
 /// A client, for which no other one waits.
-struct Visitor {
+struct Client {
     stream: UnixStream,
     question: Vec<u8>,
     /// And how much of it was written.
@@ -187,12 +187,12 @@ struct Visitor {
     until: Instant,
 }
 
-impl Visitor {
-    fn new(stream: UnixStream) -> io::Result<Visitor> {
+impl Client {
+    fn new(stream: UnixStream) -> io::Result<Client> {
         stream.set_nonblocking(true)?;
         let refusal = &b"{\"error\":\"only its own user and root may ask\"}\n"[..];
         let answer = (!is_trusted(peer_user(&stream)?)).then(|| (refusal.to_owned(), 0));
-        Ok(Visitor { stream, question: Vec::new(), answer, until: Instant::now() + TIME_LIMIT })
+        Ok(Client { stream, question: Vec::new(), answer, until: Instant::now() + TIME_LIMIT })
     }
 
     /// The events of poll(2) for which it waits.

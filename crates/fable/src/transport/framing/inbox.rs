@@ -43,7 +43,7 @@ pub(in crate::transport) struct Inbox<const HEADER: usize> {
     held: usize,
     ended: bool,
     /// Without headers: whether the end was handed out as a record.
-    end_is_told: bool,
+    end_is_delivered: bool,
     /// The longest message that is accepted.
     bytes_max: usize,
 }
@@ -61,7 +61,7 @@ impl<const HEADER: usize> Inbox<HEADER> {
             end: 0,
             held: 0,
             ended: false,
-            end_is_told: HEADER > 0,
+            end_is_delivered: HEADER > 0,
             bytes_max: usize::MAX,
         })
     }
@@ -83,9 +83,9 @@ impl<const HEADER: usize> Inbox<HEADER> {
             {
                 return self.hand_out(header).map(Some);
             }
-            if self.ended && !self.end_is_told {
+            if self.ended && !self.end_is_delivered {
                 let end = self.hand_out(Header { bytes: 0, record: Record::EndOfFlow })?;
-                self.end_is_told = true;
+                self.end_is_delivered = true;
                 return Ok(Some(end));
             }
             if self.ended {
@@ -99,7 +99,7 @@ impl<const HEADER: usize> Inbox<HEADER> {
                 }
                 Received::Nothing => return Ok(None),
                 Received::End => self.ended = true,
-                Received::Failed => (self.ended, self.end_is_told) = (true, true),
+                Received::Failed => (self.ended, self.end_is_delivered) = (true, true),
             }
         }
     }
