@@ -7,7 +7,7 @@
 //! - [`clock`]: the kernel's clocks in nanoseconds.
 //! - [`cpus`]: the CPUs of the machine, and those that a thread may run on.
 //! - [`device`]: requests about a network device.
-//! - [`environment`]: environment variables, which programs with more rights than their user ignore.
+//! - [`environment`]: environment variables, ignored under more rights than the user's.
 //! - [`limits`]: the limit of open files.
 //! - [`name_services`]: the code that looks names of hosts up, loaded before a filter.
 //! - [`namespace`]: network namespaces without a name.
