@@ -90,10 +90,11 @@ impl End {
         // SAFETY: the end keeps the memory.
         let transport = unsafe {
             Mempipe {
-                producer: Producer::new(outgoing.ring(), owner, true),
-                consumer: Consumer::new(incoming.ring(), owner, true, false),
+                producer: Producer::new(outgoing.ring(), owner),
+                consumer: Consumer::new(incoming.ring(), owner, false),
                 placement: Placement::new(cpus[0], cpus[1]),
                 kind: Kind::MempipeFutex(Form::Unsafe),
+                spin: Duration::ZERO,
                 bell: OwnedFd::from(bell).into(),
                 mapping: None,
             }

@@ -260,13 +260,15 @@ impl Transport for Mempipe {
                 Direction::Write => producer.has_room(),
             };
             let budget = timeout.map_or(self.spin, |all| left(all).min(self.spin));
-            let ready = match self.placement.spin(budget, ready) {
-                Spun::Ready => true,
-                Spun::Shared => self.placement.offer_cpu(ready),
-                Spun::TimedOut => false,
-            };
-            if ready {
-                return Ok(true);
+            if !budget.is_zero() {
+                let ready = match self.placement.spin(budget, ready) {
+                    Spun::Ready => true,
+                    Spun::Shared => self.placement.offer_cpu(ready),
+                    Spun::TimedOut => false,
+                };
+                if ready {
+                    return Ok(true);
+                }
             }
             self.sleep(direction, timeout.map(left))?;
             if self.may_go_on(direction) {
