@@ -188,10 +188,17 @@ test suite on both, --sanitize our tests under AddressSanitizer",
         run: |root, words| done(apps::memcached::run(root, words)),
     },
     Command {
+        name: "redis",
+        options: "[--test [UNIT ...]] [--sanitize]",
+        help: "builds the distribution's redis unmodified and on the channel; --test runs its test
+suite on both, --sanitize our tests under AddressSanitizer",
+        run: |root, words| done(apps::redis::run(root, words)),
+    },
+    Command {
         name: "apps",
         options: "",
-        help: "builds what the tests of systemtests/programs start: nginx's module, memcached, and
-the commands and preload libraries in release mode",
+        help: "builds what the tests of systemtests/programs start: nginx's module, memcached,
+redis, and the commands and preload libraries in release mode",
         run: |root, words| done(none(words).and_then(|()| apps::build(root))),
     },
     Command {

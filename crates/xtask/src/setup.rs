@@ -30,6 +30,11 @@ pub(crate) const NGINX_CLIENTS: &[&str] =
 pub(crate) const MEMCACHED: &[&str] = &["dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
 /// Packages for memcached's own tests.
 pub(crate) const MEMCACHED_SUITE: &[&str] = &["perl", "libio-socket-ssl-perl"];
+/// Packages for building redis.
+pub(crate) const REDIS: &[&str] =
+    &["dpkg-dev", "make", "pkg-config", "libjemalloc-dev", "libssl-dev"];
+/// Packages for redis' own tests.
+pub(crate) const REDIS_SUITE: &[&str] = &["tcl", "procps"];
 /// Programs that `cargo xtask programs` runs under a preload library.
 pub(crate) const PROGRAMS: &[&str] = &[
     "iproute2",

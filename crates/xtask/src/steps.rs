@@ -53,6 +53,7 @@ pub(crate) fn second() -> Groups {
         vec![
             step("sanitize", &["xtask sanitize --short"]),
             step("memcached", &["xtask memcached --test", "xtask memcached --sanitize"]),
+            step("redis", &["xtask redis --test", "xtask redis --sanitize"]),
             step("lint", &[&lint]),
             step("documentation tests", &[&documentation]),
             step("features", &["xtask features --short"]),

@@ -1,5 +1,5 @@
-//! Tests of real programs: nginx and memcached on the channel, and unmodified programs under the
-//! preload libraries.
+//! Tests of real programs: nginx, memcached and redis on the channel, and unmodified programs under
+//! the preload libraries.
 //!
 //! This library is shared by the tests (`tests/`) and the programs behind `cargo xtask operations`
 //! and `cargo xtask programs`. It starts programs that `cargo xtask apps` has built, and ends them
@@ -7,7 +7,7 @@
 //!
 //! # Modules
 //!
-//! - [`nginx`], [`memcached`]: the distribution's programs, unmodified or on the channel.
+//! - [`nginx`], [`memcached`], [`redis`]: the distribution's programs, unmodified or on the channel.
 //! - `daemon`, `process`, `port`: nginx as a daemon, processes that end with the test, free ports.
 //! - [`stalled`]: clients that read no answers, and what a server holds for them.
 //! - `options`: the command lines of the programs.
@@ -24,6 +24,7 @@ mod options;
 mod port;
 mod process;
 pub mod programs;
+pub mod redis;
 pub mod stalled;
 
 pub use daemon::Daemon;

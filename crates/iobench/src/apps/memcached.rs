@@ -1,23 +1,20 @@
 //! memcached in two variants: as distributed, and patched to use the channel.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::apps::App;
+use crate::apps::cache::fill;
 use crate::apps::environment::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
-use crate::client::protocol::answer::Answer;
-use crate::client::protocol::memcache::{Cache, KEY_BYTES, Operation, Usage, VALUE_BYTES};
+use crate::client::protocol::Protocol;
+use crate::client::protocol::memcache::{Cache, Dialect, KEY_BYTES, Operation, Usage, VALUE_BYTES};
 use crate::client::protocol::pattern::Pattern;
 use crate::client::protocol::requests::Requests;
-use crate::client::protocol::{Complaint, Protocol};
 use crate::client::slices::Slicing;
 use crate::client::sockets::Ending;
 use crate::client::sockets::kernel::{KernelSockets, Options};
@@ -34,10 +31,6 @@ const REMEDY: &str =
 const USUAL_STOCK: &str = "memcached/stock/memcached";
 const USUAL_ADAPTED: &str = "memcached/megapipe/memcached";
 const LABELS: [&str; 2] = ["stock", "megapipe"];
-/// Values that one batch of set commands stores.
-const STORED_AT_ONCE: u32 = 64;
-/// Longest wait for an answer while the server is filled.
-const FILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory of an item beside key and value, with what slabs leave unused; an upper estimate.
 const ITEM_OVERHEAD_BYTES: u64 = 400;
 const USUAL_REQUESTS: [u32; 4] = [1, 8, 128, 0];
@@ -113,63 +106,8 @@ impl Memcached {
     }
 
     fn cache(&self, requests: Requests, seed: u64) -> Cache {
-        Cache::new(self.usage, Arc::clone(&self.pattern), requests, seed)
+        Cache::new(Dialect::Memcached, self.usage, Arc::clone(&self.pattern), requests, seed)
     }
-
-    /// Stores every key and requires an acknowledgement for each.
-    fn fill(&self, address: SocketAddr) -> Result<()> {
-        const REMEDY: &str = "check that the program serves memcached's ASCII protocol";
-        let mut cache = self.cache(Requests::Fixed(0), self.seed);
-        let mut stream = TcpStream::connect_timeout(&address, FILL_TIMEOUT)
-            .and_then(|stream| {
-                stream.set_read_timeout(Some(FILL_TIMEOUT))?;
-                stream.set_write_timeout(Some(FILL_TIMEOUT))?;
-                stream.set_nodelay(true)?;
-                Ok(stream)
-            })
-            .context(format!("connect to the memcached at {address}"), REMEDY)?;
-        let mut first = 0;
-        while first < self.usage.keys {
-            let last = self.usage.keys.min(first + STORED_AT_ONCE);
-            store(&mut stream, &mut cache, first..last).context("fill a memcached", REMEDY)?;
-            first = last;
-        }
-        Ok(())
-    }
-}
-
-/// Sends several set commands in one write and reads their answers.
-fn store(
-    stream: &mut TcpStream,
-    cache: &mut Cache,
-    keys: std::ops::Range<u32>,
-) -> std::io::Result<()> {
-    let mut bytes = Vec::new();
-    for key in keys.clone() {
-        bytes.extend_from_slice(cache.render(Operation { key, sets: true }));
-    }
-    stream.write_all(&bytes)?;
-    let mut buffer = [0; 4096];
-    let (mut answer, mut waiting) = (Answer::default(), keys);
-    while !waiting.is_empty() {
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        let mut rest = &buffer[..count];
-        while !rest.is_empty() {
-            let operation = Operation { key: waiting.start, sets: true };
-            let fed = cache
-                .feed(&mut answer, operation, rest)
-                .map_err(|Complaint(what)| std::io::Error::other(format!("an answer {what}")))?;
-            rest = &rest[fed.used..];
-            if fed.complete {
-                answer.reset();
-                waiting.start += 1;
-            }
-        }
-    }
-    Ok(())
 }
 
 impl App for Memcached {
@@ -221,7 +159,8 @@ impl App for Memcached {
         if workers.len() == cpus.len() {
             process.serves_in(workers, false);
         }
-        self.fill(process.address())?;
+        let mut cache = self.cache(Requests::Fixed(0), self.seed);
+        fill(process.address(), &mut cache, self.usage.keys)?;
         Ok(Running::External(process))
     }
 
@@ -237,7 +176,8 @@ impl App for Memcached {
         let options = Options::for_short_requests(self.ending);
         let sockets = move |_| KernelSockets::new(options.clone());
         ClientGroup::start_speaking(cpus, connections, slicing, sockets, move |index| {
-            Cache::new(usage, Arc::clone(&pattern), requests.clone(), seed + index as u64)
+            let (dialect, requests) = (Dialect::Memcached, requests.clone());
+            Cache::new(dialect, usage, Arc::clone(&pattern), requests, seed + index as u64)
         })
     }
 }

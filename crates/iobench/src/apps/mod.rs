@@ -5,11 +5,13 @@
 //! and their clients.
 
 mod app_cell;
+mod cache;
 mod campaign;
 pub(crate) mod environment;
 pub(crate) mod files;
 mod memcached;
 mod nginx;
+mod redis;
 mod summary;
 
 use crate::apps::campaign::Campaign;
@@ -71,6 +73,13 @@ pub(crate) fn run(arguments: &AppsArgs) -> Result<bool> {
             let requests = app.requests(arguments);
             Campaign::new(&app, &arguments.shape, 0, &signals, quiet)
                 .run(arguments.threads.as_deref(), requests)
+        }
+        AppCommand::Redis(arguments) => {
+            let quiet = environment::isolate()?;
+            let app = redis::Redis::prepare(arguments)?;
+            let requests = app.requests(arguments);
+            // redis executes all commands in one thread.
+            Campaign::new(&app, &arguments.shape, 0, &signals, quiet).run(Some(&[1]), requests)
         }
     }
 }

@@ -32,6 +32,16 @@ Examples:
 Keys have 64 bytes and values 1 KiB. All keys are stored before anything is measured; a miss is an
 error, as is a value that does not belong to its key.";
 
+const REDIS_EXAMPLES: &str = "\
+Examples:
+  iobench apps redis --quick
+  iobench apps redis --requests inf --connections 50 --json redis.json
+  MEGAPIPE_DRIVER=epoll iobench apps redis --quick         the adapted one over epoll
+
+Keys have 64 bytes and values 1 KiB. All keys are stored before anything is measured; a miss is an
+error, as is a value that does not belong to its key. redis executes commands in one thread, so each
+server has one CPU; nothing is written to disk.";
+
 /// Options of `apps`.
 #[derive(Debug, Args)]
 pub(crate) struct AppsArgs {
@@ -46,9 +56,11 @@ pub(crate) enum AppCommand {
     Nginx(NginxArgs),
     /// Compare memcached as distributed with memcached patched to use the channel.
     Memcached(MemcachedArgs),
+    /// Compare redis as distributed with redis patched to serve clients through the channel.
+    Redis(RedisArgs),
 }
 
-/// Options that both programs have.
+/// Options that all programs have.
 #[derive(Debug, Args)]
 #[command(mut_arg("duration", and("[default: 500ms]")))]
 #[command(mut_arg("rounds", and("[default: 10]")))]
@@ -177,6 +189,37 @@ pub(crate) struct MemcachedArgs {
     #[arg(long, value_name = "MB", default_value = "1024",
           value_parser = clap::value_parser!(u32).range(64..=65_536))]
     pub(crate) memory_mb: u32,
+
+    #[command(flatten)]
+    pub(crate) shape: LoadShape,
+}
+
+/// Options of `apps redis`.
+#[derive(Debug, Args)]
+#[command(after_help = REDIS_EXAMPLES)]
+pub(crate) struct RedisArgs {
+    /// redis-server as distributed, a path [default: redis/stock/src/redis-server in MEGAPIPE_APPS,
+    /// else in apps/ beside the directory of this program]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stock: Option<PathBuf>,
+
+    /// redis-server on the channel, a path [default: redis/megapipe/src/redis-server, likewise]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) adapted: Option<PathBuf>,
+
+    /// Requests per connection, a list; inf: connections persist
+    /// [default: 1,128,inf; with --quick inf]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_requests)]
+    pub(crate) requests: Option<Vec<u32>>,
+
+    /// Ratio of gets to sets, GETS:SETS
+    #[arg(long, value_name = "GETS:SETS", default_value = "9:1", value_parser = parse_ratio)]
+    pub(crate) ratio: (u32, u32),
+
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value = "100000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: u32,
 
     #[command(flatten)]
     pub(crate) shape: LoadShape,

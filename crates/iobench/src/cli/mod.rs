@@ -497,7 +497,7 @@ mod tests {
         };
         let compare = of(&["compare"]);
         let others = ["ceiling", "ipc", "programs", "run", "load"].map(|name| vec![name]);
-        let apps = [vec!["apps", "nginx"], vec!["apps", "memcached"]];
+        let apps = [vec!["apps", "nginx"], vec!["apps", "memcached"], vec!["apps", "redis"]];
         for path in others.iter().chain(&apps) {
             let command = of(path);
             for option in SHARED {

@@ -1,8 +1,9 @@
-//! Calls the Makefiles of `apps/`, which build nginx and memcached on the channel, and the programs
-//! of `systemtests/programs`, which compare adapted with stock servers.
+//! Calls the Makefiles of `apps/`, which build nginx, memcached and redis on the channel, and the
+//! programs of `systemtests/programs`, which compare adapted with stock servers.
 
 pub(crate) mod memcached;
 pub(crate) mod nginx;
+pub(crate) mod redis;
 pub(crate) mod sanitizer;
 pub(crate) mod systemtests;
 
@@ -32,10 +33,11 @@ struct App {
 /// `cargo xtask apps`: builds what the tests of `systemtests/programs` start. Other steps and
 /// commands find it up to date.
 pub(crate) fn build(root: &Path) -> Result<(), String> {
-    setup::run_for(&[setup::NGINX, setup::MEMCACHED].concat())?;
+    setup::run_for(&[setup::NGINX, setup::MEMCACHED, setup::REDIS].concat())?;
     build_preload(root)?;
     nginx::releases(root)?;
-    memcached::releases(root)
+    memcached::releases(root)?;
+    redis::both(root)
 }
 
 /// Builds the commands that run programs under a preload library.

@@ -1,5 +1,5 @@
-//! The client side of memcached's ASCII protocol: gets and sets of values that are functions of
-//! their keys.
+//! The client side of memcached's ASCII protocol and of redis' protocol: gets and sets of values
+//! that are functions of their keys.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::client::protocol::{Complaint, Fed, Intake, Protocol};
 use crate::random::SplitMix64;
 
 const LINE_END: &[u8] = b"\r\n";
-const AFTER_VALUE: &[u8] = b"\r\nEND\r\n";
 /// Prefix of the number in a key.
 const KEY_PREFIX: &str = "iobench-";
 /// Sizes of keys and values as in the report, section 5.2.
@@ -34,8 +33,48 @@ pub(crate) struct Usage {
     pub(crate) sets: u32,
 }
 
+/// The protocol of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Memcached,
+    /// Arrays of bulk strings (RESP).
+    Redis,
+}
+
+impl Dialect {
+    /// Returns the answer to a set, without the end of its line.
+    fn stored(self) -> &'static [u8] {
+        match self {
+            Dialect::Memcached => b"STORED",
+            Dialect::Redis => b"+OK",
+        }
+    }
+
+    /// Returns what follows a value.
+    fn after_value(self) -> &'static [u8] {
+        match self {
+            Dialect::Memcached => b"\r\nEND\r\n",
+            Dialect::Redis => LINE_END,
+        }
+    }
+
+    /// Checks the line before a value, of which only one form is right.
+    fn check_value_line(self, line: &[u8], key: u32) -> Result<(), Complaint> {
+        let (miss, is_right) = match self {
+            Dialect::Memcached => (&b"END"[..], is_value_line(line, key)),
+            Dialect::Redis => (&b"$-1"[..], line == format!("${VALUE_BYTES}").as_bytes()),
+        };
+        match is_right {
+            true => Ok(()),
+            false if line == miss => Err(Complaint(format!("is a miss of key {key}"))),
+            false => Err(Complaint(format!("is {} to the get of key {key}", shown(line)))),
+        }
+    }
+}
+
 /// Gets and sets in a ratio, with keys drawn uniformly.
 pub(crate) struct Cache {
+    dialect: Dialect,
     usage: Usage,
     pattern: Arc<Pattern>,
     requests: Requests,
@@ -45,9 +84,16 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(usage: Usage, pattern: Arc<Pattern>, requests: Requests, seed: u64) -> Cache {
+    pub(crate) fn new(
+        dialect: Dialect,
+        usage: Usage,
+        pattern: Arc<Pattern>,
+        requests: Requests,
+        seed: u64,
+    ) -> Cache {
         let random = SplitMix64::new(seed);
-        Cache { usage, pattern, requests, random, seed, request: Vec::with_capacity(2_048) }
+        let request = Vec::with_capacity(2_048);
+        Cache { dialect, usage, pattern, requests, random, seed, request }
     }
 
     fn value(&self, key: u32) -> &[u8] {
@@ -77,10 +123,19 @@ impl Protocol for Cache {
         self.request.clear();
         let digits = KEY_BYTES - KEY_PREFIX.len();
         // Writing to memory cannot fail.
-        let _ = if sets {
-            write!(self.request, "set {KEY_PREFIX}{key:0digits$} 0 0 {VALUE_BYTES}\r\n")
-        } else {
-            write!(self.request, "get {KEY_PREFIX}{key:0digits$}\r\n")
+        let _ = match (self.dialect, sets) {
+            (Dialect::Memcached, true) => {
+                write!(self.request, "set {KEY_PREFIX}{key:0digits$} 0 0 {VALUE_BYTES}\r\n")
+            }
+            (Dialect::Memcached, false) => {
+                write!(self.request, "get {KEY_PREFIX}{key:0digits$}\r\n")
+            }
+            (Dialect::Redis, _) => {
+                let (words, name) = if sets { (3, "SET") } else { (2, "GET") };
+                let head = format!("*{words}\r\n$3\r\n{name}\r\n${KEY_BYTES}\r\n");
+                let value = if sets { format!("${VALUE_BYTES}\r\n") } else { String::new() };
+                write!(self.request, "{head}{KEY_PREFIX}{key:0digits$}\r\n{value}")
+            }
         };
         if sets {
             self.request.extend_from_slice(&self.pattern.piece(key, 0)[..VALUE_BYTES]);
@@ -110,18 +165,19 @@ impl Protocol for Cache {
             };
             begun = taken;
             if sets {
-                return match line {
-                    b"STORED" => Ok(Fed { used: begun, complete: true }),
-                    other => Err(Complaint(format!("is {} to the set of key {key}", shown(other)))),
+                return match line == self.dialect.stored() {
+                    true => Ok(Fed { used: begun, complete: true }),
+                    false => Err(Complaint(format!("is {} to the set of key {key}", shown(line)))),
                 };
             }
-            check_value_line(line, key)?;
+            self.dialect.check_value_line(line, key)?;
             answer.begin_body();
         }
-        let length = (VALUE_BYTES + AFTER_VALUE.len()) as u64;
+        let after_value = self.dialect.after_value();
+        let length = (VALUE_BYTES + after_value.len()) as u64;
         let expected = |at: u64| match (at as usize).checked_sub(VALUE_BYTES) {
             None => &self.value(key)[at as usize..],
-            Some(behind) => &AFTER_VALUE[behind..],
+            Some(behind) => &after_value[behind..],
         };
         match answer.body(&bytes[begun..], length, expected) {
             Ok(Fed { used, complete }) => Ok(Fed { used: begun + used, complete }),
@@ -135,21 +191,14 @@ impl Protocol for Cache {
     }
 }
 
-/// Checks the line `VALUE KEY FLAGS BYTES`, of which only one form is right.
-fn check_value_line(line: &[u8], key: u32) -> Result<(), Complaint> {
-    if line == b"END" {
-        return Err(Complaint(format!("is a miss of key {key}")));
-    }
+/// Returns whether it is the line `VALUE KEY FLAGS BYTES` of memcached.
+fn is_value_line(line: &[u8], key: u32) -> bool {
     let mut words = line.split(|&byte| byte == b' ');
-    let is_right = words.next() == Some(b"VALUE")
+    words.next() == Some(b"VALUE")
         && words.next().is_some_and(|word| number_of_key(word) == Some(key))
         && words.next() == Some(b"0")
         && words.next() == Some(b"1024")
-        && words.next().is_none();
-    if is_right {
-        return Ok(());
-    }
-    Err(Complaint(format!("is {} to the get of key {key}", shown(line))))
+        && words.next().is_none()
 }
 
 fn number_of_key(word: &[u8]) -> Option<u32> {
@@ -168,8 +217,12 @@ mod tests {
     use crate::client::protocol::feed_all;
 
     fn cache() -> Cache {
+        of(Dialect::Memcached)
+    }
+
+    fn of(dialect: Dialect) -> Cache {
         let usage = Usage { keys: 1_000, gets: 9, sets: 1 };
-        Cache::new(usage, Arc::new(Pattern::new()), Requests::Fixed(1), 5)
+        Cache::new(dialect, usage, Arc::new(Pattern::new()), Requests::Fixed(1), 5)
     }
 
     const GET: Operation = Operation { key: 7, sets: false };
@@ -178,12 +231,13 @@ mod tests {
     /// Returns the answer of a server that holds all values.
     fn response(cache: &Cache, operation: Operation) -> Vec<u8> {
         if operation.sets {
-            return b"STORED\r\n".to_vec();
+            return [cache.dialect.stored(), LINE_END].concat();
         }
-        let mut bytes = format!("VALUE iobench-{:056} 0 1024\r\n", operation.key).into_bytes();
-        bytes.extend(cache.value(operation.key));
-        bytes.extend(AFTER_VALUE);
-        bytes
+        let line = match cache.dialect {
+            Dialect::Memcached => format!("VALUE iobench-{:056} 0 1024\r\n", operation.key),
+            Dialect::Redis => "$1024\r\n".to_owned(),
+        };
+        [line.as_bytes(), cache.value(operation.key), cache.dialect.after_value()].concat()
     }
 
     #[test]
@@ -213,12 +267,14 @@ mod tests {
 
     #[test]
     fn answers_may_be_split_at_every_byte() {
-        let mut cache = cache();
-        for operation in [GET, SET] {
-            let bytes = response(&cache, operation);
-            for cut in 0..=bytes.len() {
-                let pieces = [&bytes[..cut], &bytes[cut..]];
-                assert_eq!(feed_all(&mut cache, &[operation], &pieces), Ok(1), "{cut}");
+        for dialect in [Dialect::Memcached, Dialect::Redis] {
+            let mut cache = of(dialect);
+            for operation in [GET, SET] {
+                let bytes = response(&cache, operation);
+                for cut in 0..=bytes.len() {
+                    let pieces = [&bytes[..cut], &bytes[cut..]];
+                    assert_eq!(feed_all(&mut cache, &[operation], &pieces), Ok(1), "{cut}");
+                }
             }
         }
     }
@@ -235,12 +291,28 @@ mod tests {
         let other = response(&cache, Operation { key: 8, sets: false });
         assert!(complaint(GET, &other).contains("get of key 7"));
         let mut short = response(&cache, GET);
-        short.truncate(short.len() - AFTER_VALUE.len() - 1);
-        short.extend(AFTER_VALUE);
+        let end = Dialect::Memcached.after_value();
+        short.truncate(short.len() - end.len() - 1);
+        short.extend(end);
         assert!(complaint(GET, &short).contains("differs at byte 1023: "));
         let mut flipped = response(&cache, GET);
         flipped[200] ^= 1;
         assert!(complaint(GET, &flipped).contains("the value of key 7"));
+    }
+
+    #[test]
+    fn redis_has_arrays_of_strings_and_its_own_answers() {
+        let mut cache = of(Dialect::Redis);
+        let key = format!("$64\r\niobench-{:056}\r\n", 7);
+        assert_eq!(cache.render(GET), format!("*2\r\n$3\r\nGET\r\n{key}").as_bytes());
+        let set = format!("*3\r\n$3\r\nSET\r\n{key}$1024\r\n");
+        let value = cache.value(7).to_vec();
+        assert_eq!(cache.render(SET), [set.as_bytes(), &value, LINE_END].concat());
+        let mut complaint =
+            |operation, bytes: &[u8]| feed_all(&mut cache, &[operation], &[bytes]).unwrap_err().0;
+        assert!(complaint(GET, b"$-1\r\n").contains("a miss of key 7"));
+        assert!(complaint(GET, b"$1023\r\n").contains("`$1023` to the get of key 7"));
+        assert!(complaint(SET, b"-ERR OOM\r\n").contains("`-ERR OOM` to the set of key 7"));
     }
 
     #[test]
