@@ -1,6 +1,6 @@
 //! What clients do: many, slow, rude, blocked, subscribed.
 
-use crate::{ADAPTED, ALL, figure, read_to_end, start};
+use crate::{ADAPTED, ALL, figure, figure_by, read_to_end, start};
 use std::io::{BufReader, Read};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -101,17 +101,17 @@ fn clients_are_killed_and_limited() {
         let server = start(build, &["--maxclients", "10"]);
         let mut first = server.client().unwrap();
         let mut victim = server.client().unwrap();
-        let id = victim.ask("CLIENT ID").unwrap();
-        let id = id.trim_start_matches(':').trim_end();
-        assert_eq!(first.ask(&format!("CLIENT KILL ID {id}")).unwrap(), ":1\r\n");
+        let id = |client: &mut Client| client.ask("CLIENT ID").unwrap()[1..].trim().to_owned();
+        let kill = format!("CLIENT KILL ID {}", id(&mut victim));
+        assert_eq!(first.ask(&kill).unwrap(), ":1\r\n");
         assert_eq!(victim.0.read(&mut [0; 10]).unwrap_or(0), 0, "{build:?}");
-        let id = first.ask("CLIENT ID").unwrap();
-        let id = id.trim_start_matches(':').trim_end().to_owned();
-        assert_eq!(first.ask(&format!("CLIENT KILL ID {id} SKIPME no")).unwrap(), ":1\r\n");
+        let kill = format!("CLIENT KILL ID {} SKIPME no", id(&mut first));
+        assert_eq!(first.ask(&kill).unwrap(), ":1\r\n");
         assert!(read_to_end(&mut first.0).is_empty(), "{build:?}");
-        let gone = || figure(&server, "connected_clients") == 1;
-        assert!(eventually(TIME_LIMIT, gone), "{build:?}");
-        let mut clients: Vec<Client> = (0..10).map(|_| server.client().unwrap()).collect();
+        let mut only = server.client().unwrap();
+        let alone = || figure_by(&mut only, "connected_clients") == 1;
+        assert!(eventually(TIME_LIMIT, alone), "{build:?}");
+        let mut clients: Vec<Client> = (0..9).map(|_| server.client().unwrap()).collect();
         clients.iter_mut().for_each(|client| assert_eq!(client.ask("PING").unwrap(), "+PONG\r\n"));
         let refused = read_to_end(&mut server.client().unwrap().0);
         assert_eq!(refused, b"-ERR max number of clients reached\r\n", "{build:?}");
@@ -219,7 +219,10 @@ fn tls_clients_are_served_as_before() {
 #[test]
 fn io_threads_are_refused_with_the_remedy() {
     for build in ADAPTED {
-        let mut server = command(build, &["--io-threads", "2", "--port", "0"]).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let socket = directory.path().join("socket").to_string_lossy().into_owned();
+        let options = ["--io-threads", "2", "--port", "0", "--unixsocket", &socket];
+        let mut server = command(build, &options).unwrap();
         let output = server.stdout(Stdio::piped()).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         let text = String::from_utf8_lossy(&output.stdout);

@@ -25,13 +25,13 @@ struct Talker {
 }
 
 impl Talker {
-    /// Reads until the mark.
+    /// Reads until the mark, which is the last answer.
     fn await_mark(&mut self) {
-        let is_there = |bytes: &[u8]| bytes.windows(MARK.len()).any(|w| w == MARK.as_bytes());
-        while !is_there(&self.received[self.seen..]) {
-            let mut buffer = [0; 65_536];
+        let end = format!("{MARK}\r\n");
+        let mut buffer = vec![0; 65_536];
+        while !self.received[self.seen..].ends_with(end.as_bytes()) {
             let count = self.stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "an end behind {}", self.received.escape_ascii());
+            assert!(count > 0, "an end behind {} bytes", self.received.len());
             self.received.extend(&buffer[..count]);
         }
         self.seen = self.received.len();
@@ -65,7 +65,7 @@ fn append_command(bytes: &mut Vec<u8>, random: &mut Random) {
     let number = random.below(100);
     match random.below(16) {
         0 => {
-            let sizes = [0, 1, 100, 4_000, 20_000, 70_000, 300_000];
+            let sizes = [0, 1, 100, 4_000, 8_100, 20_000, 70_000];
             let value = testkit::content(random.pick(&sizes) + number as usize);
             bytes.extend(request(&[b"SET", key.as_bytes(), &value]));
         }
@@ -86,7 +86,7 @@ fn append_command(bytes: &mut Vec<u8>, random: &mut Random) {
         11 => bytes.extend(format!("SETRANGE {key} 5 inline-{number}\r\n").as_bytes()),
         12 => append(bytes, &format!("EVAL return{{KEYS[1],#ARGV}} 1 {key} {number}")),
         13 => append(bytes, &format!("WRONG {number}")),
-        14 => append(bytes, &format!("BLPOP {list} 0.001")),
+        14 => append(bytes, &format!("LMOVE {list} l0 LEFT RIGHT")),
         _ => append(bytes, "PING"),
     }
 }
@@ -135,7 +135,6 @@ fn converse(server: &Redis, seed: u64) -> Vec<Vec<u8>> {
         talker.send(&mark, &mut random);
         talker.await_mark();
     }
-    append(&mut Vec::new(), "PING");
     reader.send(&request(&[b"PING", MARK.as_bytes()]), &mut random);
     reader.await_mark();
     talkers.push(reader);
@@ -166,14 +165,15 @@ fn random_conversations_are_the_same() {
 fn last_requests() -> Vec<Vec<u8>> {
     let ping = request(&[b"PING"]);
     let big = testkit::content(3 << 20);
-    let set_and_get = [request(&[b"SET", b"big", &big]), request(&[b"GET", b"big"])].concat();
+    // Longer answers than the kernel takes at once are cut at a random place, by both servers.
+    let range = request(&[b"GETRANGE", b"big", b"1000", b"50000"]);
+    let set_and_get = [request(&[b"SET", b"big", &big]), range].concat();
     vec![
         Vec::new(),
         ping.clone(),
         ping.repeat(10_000),
         [&ping.repeat(100)[..], b"*2\r\n$4\r\nECHO\r\n$10\r\nhalf"].concat(),
         set_and_get.clone(),
-        [&set_and_get[..], &request(&[b"GET", b"big"]).repeat(4)].concat(),
         set_and_get[..2 << 20].to_vec(),
         [request(&[b"QUIT"]), ping.clone()].concat(),
         [&ping[..], b"*x\r\n", &ping].concat(),

@@ -6,7 +6,7 @@ mod memory;
 mod processes;
 
 use std::io::{ErrorKind, Read};
-use systemtests_programs::redis::{Build, Redis};
+use systemtests_programs::redis::{Build, Client, Redis};
 
 /// The adapted server over both drivers.
 const ADAPTED: [Build; 2] = [Build::Adapted("auto"), Build::Adapted("epoll")];
@@ -20,7 +20,11 @@ fn start(build: Build, options: &[&str]) -> Redis {
 
 /// Returns a number of the command INFO.
 fn figure(server: &Redis, name: &str) -> u64 {
-    let text = server.client().unwrap().ask("INFO everything").unwrap();
+    figure_by(&mut server.client().unwrap(), name)
+}
+
+fn figure_by(client: &mut Client, name: &str) -> u64 {
+    let text = client.ask("INFO everything").unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {name}: {text}"))
 }

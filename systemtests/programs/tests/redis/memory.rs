@@ -45,7 +45,8 @@ fn stalled_clients_cost_no_more_than_unmodified() {
     let unmodified = held_for_each(Build::Stock);
     for build in ADAPTED {
         let held = held_for_each(build);
-        let allowed = allowed_for_each(unmodified / 2, CLIENTS);
+        // Almost all of it are redis' own buffers, less what the kernel has taken, which varies.
+        let allowed = allowed_for_each(unmodified * 11 / 20, CLIENTS);
         assert!(held <= allowed, "{build:?}: {held} bytes each, unmodified {unmodified}");
     }
 }
@@ -57,9 +58,10 @@ fn the_limit_of_output_buffers_closes_clients_that_do_not_read() {
         fill(&server);
         // 40 MB each.
         let clients: Vec<_> = (0..10).map(|_| ask_without_reading(&server, 400)).collect();
+        let closed = || server.log().matches("of output buffer limits").count() == clients.len();
+        assert!(eventually(TIME_LIMIT, closed), "{build:?}: {}", server.log());
         let gone = || figure(&server, "connected_clients") == 1;
         assert!(eventually(TIME_LIMIT, gone), "{build:?}: {}", server.log());
-        assert!(server.log().contains("closed for overcoming of output buffer limits"));
         drop(clients);
     }
 }

@@ -115,10 +115,10 @@ fn a_daemon_serves() {
     for build in ADAPTED {
         let directory = tempfile::TempDir::new().unwrap();
         let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
-        let (socket, pid, log) = (path("socket"), path("pid"), path("log"));
+        let (socket, pid, log, data) = (path("socket"), path("pid"), path("log"), path(""));
         let options =
             ["--port", "0", "--unixsocket", &socket, "--pidfile", &pid, "--logfile", &log];
-        let options = [&options[..], &["--daemonize", "yes", "--dir", &path("")]].concat();
+        let options = [&options[..], &["--daemonize", "yes", "--dir", &data]].concat();
         let mut daemon = systemtests_programs::redis::command(build, &options).unwrap();
         assert!(daemon.status().unwrap().success());
         let mut stream = None;
