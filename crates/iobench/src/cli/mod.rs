@@ -176,6 +176,7 @@ impl Command {
             Command::Apps(arguments) => match &arguments.app {
                 AppCommand::Nginx(arguments) => &arguments.shape.measure,
                 AppCommand::Memcached(arguments) => &arguments.shape.measure,
+                AppCommand::Redis(arguments) => &arguments.shape.measure,
             },
             Command::Http(arguments) => &arguments.measure,
             Command::Ipc(arguments) => &arguments.measure,

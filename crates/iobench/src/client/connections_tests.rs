@@ -15,7 +15,7 @@ use super::*;
 use crate::client::protocol::echo::Echo;
 use crate::client::protocol::filler::Filler;
 use crate::client::protocol::http::Http;
-use crate::client::protocol::memcache::{Cache, Usage};
+use crate::client::protocol::memcache::{Cache, Dialect, Usage};
 use crate::client::protocol::pattern::Pattern;
 use crate::client::protocol::requests::Requests;
 use crate::client::slices::add_open;
@@ -158,7 +158,7 @@ fn http(requests: u32) -> impl Fn() -> Http + Clone + Send + 'static {
 fn cache() -> impl Fn() -> Cache + Clone + Send + 'static {
     let pattern = Arc::new(Pattern::new());
     let usage = Usage { keys: 5, gets: 1, sets: 0 };
-    move || Cache::new(usage, Arc::clone(&pattern), Requests::Fixed(2), 3)
+    move || Cache::new(Dialect::Memcached, usage, Arc::clone(&pattern), Requests::Fixed(2), 3)
 }
 
 /// Returns an echo protocol over persistent connections.
