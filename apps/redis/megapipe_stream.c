@@ -47,7 +47,7 @@ static void free_unused(struct megapipe_stream *s) {
     if (s->released && s->closed && s->running == 0) zfree(s);
 }
 
-/* Receives more unless bytes wait to be read, or a receive that is being cancelled has not ended. */
+/* Receives more unless bytes wait to be read, or an earlier receive has not ended. */
 static int receive(struct megapipe_stream *s) {
     if (s->receiving || s->ended || unread_bytes(s) != 0 || !is_open(s)) return C_OK;
     if (mp_recv(s->handle, MP_REPEAT) == -1) {

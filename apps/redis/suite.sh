@@ -3,9 +3,9 @@
 #
 #   suite.sh DIRECTORY [UNIT ...]
 #
-# DIRECTORY has the built trees `stock` and `megapipe`; a unit is a name such as unit/multi. Fails if
-# the adapted server fails a test that the unmodified one passes and suite-differences.txt does not
-# list, or passes a listed one. Results of the unmodified server are kept in DIRECTORY/results/stock
+# DIRECTORY has the built trees `stock` and `megapipe`; a unit is a name such as unit/multi. Fails
+# if the adapted server fails a test that the unmodified one passes and suite-differences.txt does
+# not list, or passes a listed one. Results of the unmodified server are kept in DIRECTORY/results
 # until it is built again.
 set -eu
 export LC_ALL=C
@@ -46,6 +46,7 @@ run() {
 run_repeatedly() {
     tree=$1 failed=$results/$1.failed
     run "$@" >"$failed"
+    grep -c '^\[ok\]' "$results/$tree.log" >"$results/$tree.passed" || true
     for attempt in $(seq 2 $attempts); do
         units=$(sed -n 's/^\([a-z][^ ]*\/[^ ]*\): .*/\1/p' "$failed" | sort -u)
         [ -n "$units" ] && ! grep -q '^no unit' "$failed" || break
@@ -66,17 +67,18 @@ for unit; do
 done
 stock=$results/stock$(echo "$*" | tr ' /' '+-')
 if [ "$stock" -nt "$directory/stock/src/redis-server" ]; then
-    echo "redis: the results of the unmodified server are of an earlier run; delete $stock to have" \
-        "them anew"
+    echo "redis: the results of the unmodified server are of an earlier run; delete $stock to" \
+        "have them anew"
 else
     run_repeatedly stock "$@" >"$stock.new"
     mv "$stock.new" "$stock"
 fi
 run_repeatedly megapipe "$@" >"$results/megapipe"
 
-for tree in stock megapipe; do
-    echo "redis $tree: $(grep -c '^\[ok\]' "$results/$tree.log" || true) passed" \
-        "in the last run, $(wc -l <"$results/$tree") failed"
+for failed in "$stock" "$results/megapipe"; do
+    tree=$(basename "$failed" | sed 's/^stock.*/stock/')
+    echo "redis $tree: $(cat "$results/$tree.passed") passed, $(wc -l <"$failed") failed each time"
+    sed 's/^/    /' "$failed"
 done
 pinned=$results/pinned
 grep -v '^#' "$here/suite-differences.txt" | sort >"$pinned" || true

@@ -7,7 +7,8 @@
 //!
 //! # Modules
 //!
-//! - [`nginx`], [`memcached`], [`redis`]: the distribution's programs, unmodified or on the channel.
+//! - [`nginx`], [`memcached`], [`redis`]: the distribution's programs, unmodified or on the
+//!   channel.
 //! - `daemon`, `process`, `port`: nginx as a daemon, processes that end with the test, free ports.
 //! - [`stalled`]: clients that read no answers, and what a server holds for them.
 //! - `options`: the command lines of the programs.
