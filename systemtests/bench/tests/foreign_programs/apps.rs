@@ -148,6 +148,7 @@ fn what_is_missing_or_wrong_is_told_with_its_remedy() {
     assert_refused(&["apps", "nginx", "--nginx", absent], &["package nginx", absent]);
     let stock = ["apps", "memcached", "--stock", absent];
     assert_refused(&stock, &["cargo xtask memcached", absent]);
+    assert_refused(&["apps", "redis", "--stock", absent], &["cargo xtask redis", absent]);
     let none = ["apps", "nginx", "--module", "none"];
     let with = |more: &[&'static str]| [&none[..], more].concat();
     assert_refused(&with(&["--baseline", "megapipe"]), &["`megapipe`", "epoll-reuseport"]);
