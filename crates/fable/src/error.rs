@@ -274,14 +274,14 @@ mod tests {
     fn every_error_of_a_transport_names_cause_and_remedy() {
         assert_texts!(TransportError;
             TransportError::TooLong { .. } =>
-                TransportError::TooLong { bytes: 9, bytes_max: 8, transport: "pipe" },
-                ["9 bytes", "limit of 8 of pipe", "send it in parts"];
+                TransportError::TooLong { bytes: 9, bytes_max: 8, transport: "unix" },
+                ["9 bytes", "limit of 8 of unix", "send it in parts"];
             TransportError::TooManySlots { .. } => TransportError::TooManySlots { held: 3 },
                 ["3 buffers", "release or commit some first"];
             TransportError::Closed => TransportError::Closed, ["has closed", "connect again"];
             TransportError::Corrupt { .. } =>
-                TransportError::Corrupt { transport: "pipe", what: "a bad length" },
-                ["violated the protocol of pipe: a bad length"];
+                TransportError::Corrupt { transport: "unix", what: "a bad length" },
+                ["violated the protocol of unix: a bad length"];
             TransportError::Foreign => TransportError::Foreign, ["commit or release it there"];
             TransportError::BadOffer(_) => TransportError::BadOffer("no memory file"),
                 ["was refused: no memory file"];

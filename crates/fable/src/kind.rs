@@ -23,19 +23,11 @@ pub enum Kind {
     TcpNodelay,
     /// A UNIX stream socket.
     Unix,
-    /// A pipe in each direction.
-    Pipe,
-    /// The sender's pages spliced into a pipe; a second pipe reports what was read.
-    VmspliceCoop,
-    /// A heap in shared memory; pipes carry 8-byte descriptors of its messages.
-    ShmemPipe(Form),
     /// A ring in shared memory; a waiting end spins for a while ([`PathOptions::spin`]), and then
     /// sleeps on a futex.
     ///
     /// [`PathOptions::spin`]: crate::transport::PathOptions::spin
     MempipeFutex(Form),
-    /// One cache line: the lower bound of latency, for measurements only.
-    Cacheline,
     /// Multipath TCP (RFC 8684).
     Mptcp,
     /// TLS 1.3 over TCP.
@@ -44,17 +36,12 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order of the paper's Table 1, then those that only flows use.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Tcp,
         Kind::TcpNodelay,
         Kind::Unix,
-        Kind::Pipe,
-        Kind::VmspliceCoop,
-        Kind::ShmemPipe(Form::Unsafe),
-        Kind::ShmemPipe(Form::Safe),
         Kind::MempipeFutex(Form::Unsafe),
         Kind::MempipeFutex(Form::Safe),
-        Kind::Cacheline,
         Kind::Mptcp,
         Kind::Tls,
     ];
@@ -65,11 +52,7 @@ impl Kind {
             Kind::Tcp => "tcp",
             Kind::TcpNodelay => "tcp-nodelay",
             Kind::Unix => "unix",
-            Kind::Pipe => "pipe",
-            Kind::VmspliceCoop => "vmsplice-coop",
-            Kind::ShmemPipe(_) => "shmem-pipe",
             Kind::MempipeFutex(_) => "mempipe-futex",
-            Kind::Cacheline => "cacheline",
             Kind::Mptcp => "mptcp",
             Kind::Tls => "tls",
         }
@@ -78,14 +61,14 @@ impl Kind {
     /// Returns the form, if the transport has two.
     pub fn form(self) -> Option<Form> {
         match self {
-            Kind::ShmemPipe(form) | Kind::MempipeFutex(form) => Some(form),
+            Kind::MempipeFutex(form) => Some(form),
             _ => None,
         }
     }
 
     /// Returns whether the ends share memory, and so must be on one host.
     pub fn shares_memory(self) -> bool {
-        self.form().is_some() || self == Kind::Cacheline
+        self.form().is_some()
     }
 
     /// Returns whether the ends may be on two hosts.
@@ -150,6 +133,6 @@ mod tests {
         }
         assert_eq!("mempipe-futex".parse(), Ok(Kind::MempipeFutex(Form::Safe)));
         let unknown = "carrier-pigeon".parse::<Kind>().unwrap_err();
-        assert!(unknown.to_string().contains("vmsplice-coop"), "{unknown}");
+        assert!(unknown.to_string().contains("mempipe-futex-safe"), "{unknown}");
     }
 }

@@ -85,8 +85,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps private zeroed memory. Pages that are in a pipe when the memory is unmapped stay valid
-    /// there.
+    /// Maps private zeroed memory.
     pub(crate) fn private(bytes: usize) -> TransportResult<Mapping> {
         Mapping::anonymous(bytes, ProtFlags::READ | ProtFlags::WRITE)
     }

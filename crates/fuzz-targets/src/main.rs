@@ -20,16 +20,8 @@ fn chosen() -> Result<Check, String> {
 static CHECK: std::sync::LazyLock<Check> =
     std::sync::LazyLock::new(|| chosen().unwrap_or_else(|error| panic!("{error}")));
 
-// Rust programs ignore SIGPIPE, which `vmsplice` to a closed peer raises, before `main`, which
-// libFuzzer replaces.
 #[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(
-    init: {
-        // SAFETY: a plain system call, before there are other threads.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    },
-    |bytes: &[u8]| (*CHECK)(bytes)
-);
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (*CHECK)(bytes));
 
 #[cfg(not(fuzzing))]
 fn main() -> Result<(), String> {

@@ -85,20 +85,11 @@ fn handles(bytes: &[u8]) {
 }
 
 fn rings(bytes: &[u8]) {
-    const KINDS: [Kind; 3] =
-        [Kind::MempipeFutex(Form::Unsafe), Kind::MempipeFutex(Form::Safe), Kind::Cacheline];
-    play_one_of(KINDS, bytes);
+    play_one_of([Kind::MempipeFutex(Form::Unsafe), Kind::MempipeFutex(Form::Safe)], bytes);
 }
 
 fn streams(bytes: &[u8]) {
-    const KINDS: [Kind; 5] = [
-        Kind::Unix,
-        Kind::Pipe,
-        Kind::VmspliceCoop,
-        Kind::ShmemPipe(Form::Unsafe),
-        Kind::ShmemPipe(Form::Safe),
-    ];
-    play_one_of(KINDS, bytes);
+    play_one_of([Kind::Unix, Kind::TcpNodelay], bytes);
 }
 
 /// The bytes select the kind, what the peer writes, and which calls the honest end makes meanwhile.

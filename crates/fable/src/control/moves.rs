@@ -34,9 +34,6 @@ impl Rules {
     /// The reason why this flow may not use the transport.
     pub(crate) fn check(&self, kind: Kind) -> Result<(), String> {
         let no = |why: &str| Err(format!("{kind}: {why}"));
-        if kind == Kind::Cacheline {
-            return no("it is for measuring only, and carries no flows");
-        }
         if !self.local && !kind.crosses_hosts() {
             return no("the peer is on another host");
         }

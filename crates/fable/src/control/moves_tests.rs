@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 
 const KINDS: [Kind; 4] =
-    [Kind::MempipeFutex(Form::Safe), Kind::MempipeFutex(Form::Unsafe), Kind::Tcp, Kind::Cacheline];
+    [Kind::MempipeFutex(Form::Safe), Kind::MempipeFutex(Form::Unsafe), Kind::Tcp, Kind::Unix];
 
 fn rules() -> Rules {
     let trusted = Trust::Trusted;
@@ -248,7 +248,7 @@ proptest! {
             for action in &actions {
                 let bad = matches!(action, Action::Open { kind, .. } | Action::Make { kind, .. }
                     | Action::Install { kind, .. }
-                    if kind.form() == Some(Form::Unsafe) || *kind == Kind::Cacheline);
+                    if kind.form() == Some(Form::Unsafe));
                 prop_assert!(!bad, "{:?}", action);
             }
             if broken {
@@ -297,7 +297,7 @@ fn daemons_are_told_what_an_application_wants_before_the_flow_moves() {
         pair.ends[0].want(Kind::Tcp, "the first path", ANY);
         pair.act(0);
         pair.deliver_all();
-        for kind in [Kind::Unix, Kind::Pipe] {
+        for kind in [Kind::Unix, Kind::TcpNodelay] {
             pair.ends[side].want_as_application(kind, "test");
             pair.act(side);
             pair.deliver_all();
@@ -321,16 +321,16 @@ fn what_the_daemon_chose_before_the_last_move_is_not_carried_out() {
     go(&mut leader, 1);
     leader.want_as_application(Kind::Unix, "test");
     // The request arrives during the application's move.
-    leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
+    leader.want(Kind::TcpNodelay, "the application insists on it", chosen_at(1));
     let actions = go(&mut leader, 2);
     assert!(actions.iter().any(|action| matches!(action, Action::Install { epoch: 2, .. })));
     let is_made = |action: &Action| matches!(action, Action::Make { epoch: 3, .. });
     assert!(!actions.iter().any(is_made), "{actions:?}");
     // The request arrives after that move.
-    leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
+    leader.want(Kind::TcpNodelay, "the application insists on it", chosen_at(1));
     assert_eq!(leader.take_actions(), []);
     // The request would replace the application's next move.
-    leader.want(Kind::Pipe, "test", chosen_at(2));
+    leader.want(Kind::TcpNodelay, "test", chosen_at(2));
     leader.want_as_application(Kind::Tcp, "test");
     leader.take_actions();
     leader.want(Kind::Unix, "test", chosen_at(2));

@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) writing: Rc<Path>,
     /// Older paths that have no room for their last record yet, oldest first.
     pub(super) ending: VecDeque<Rc<Path>>,
-    /// Older paths with data that a socket or pipe has not taken.
+    /// Older paths with data that a socket has not taken.
     pub(super) flushing: Vec<Rc<Path>>,
     /// The number of held write buffers whose path has ended.
     pub(super) late: usize,

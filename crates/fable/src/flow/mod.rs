@@ -228,7 +228,7 @@ impl Flow {
     /// still sends is discarded.
     ///
     /// A message is *delivered* when it lies where the peer can read it, whatever becomes of this
-    /// process: in shared memory, in a pipe, or in the peer's kernel, which has acknowledged it.
+    /// process: in shared memory, in a socket, or in the peer's kernel, which has acknowledged it.
     /// Only an answer of the peer's application shows that the application has read it. There is
     /// one exception: if a peer on this host is gone already, what it has not read is known, and is
     /// not delivered.

@@ -13,18 +13,13 @@
 //! [`acquire_read`]: Transport::acquire_read
 //! [`release`]: Transport::release
 
-mod cacheline;
 mod delivery;
 mod framing;
 mod mempipe;
-mod pipe;
-mod shmem_pipe;
-mod sigpipe;
 mod slot;
 mod spin;
 pub mod stream;
 pub mod tls;
-mod vmsplice;
 mod wait;
 
 use std::os::fd::OwnedFd;
@@ -104,7 +99,7 @@ pub trait Transport: Send {
     /// finds no room.
     fn set_batch(&mut self, commits: u32);
 
-    /// Sends the committed messages. Returns false if a socket or pipe takes no more now: then wait
+    /// Sends the committed messages. Returns false if a socket takes no more now: then wait
     /// for [`Direction::Write`] and call again.
     ///
     /// # Errors
@@ -206,12 +201,8 @@ impl Default for PathOptions {
 pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
     match kind {
         Kind::MempipeFutex(_) => mempipe::create(kind, options),
-        Kind::Cacheline => cacheline::create(),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
-        Kind::Pipe => pipe::create(options),
-        Kind::ShmemPipe(_) => shmem_pipe::create(kind, options),
-        Kind::VmspliceCoop => vmsplice::create(options),
-        _ => Err(TransportError::BadOffer("this transport cannot be made here")),
+        Kind::Tls => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
 }
 
@@ -235,11 +226,7 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 pub fn open_within(offer: Offer, limits: PathOptions) -> TransportResult<Box<dyn Transport>> {
     match offer.kind {
         Kind::MempipeFutex(_) => mempipe::open(offer, limits),
-        Kind::Cacheline => cacheline::open(offer),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
-        Kind::Pipe => pipe::open(offer),
-        Kind::ShmemPipe(_) => shmem_pipe::open(offer, limits),
-        Kind::VmspliceCoop => vmsplice::open(offer),
-        _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
+        Kind::Tls => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }
 }

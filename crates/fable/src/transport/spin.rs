@@ -94,29 +94,6 @@ impl Placement {
         }
         false
     }
-
-    /// Spins until `ready` returns true or `timeout` has passed, without sleeping. On a shared CPU,
-    /// and after every 200 µs, it yields the CPU.
-    pub(super) fn spin_on(&mut self, timeout: Option<Duration>, ready: impl Fn() -> bool) -> bool {
-        const POLITE: Duration = Duration::from_micros(200);
-        if ready() {
-            return true;
-        }
-        let begin = Instant::now();
-        loop {
-            let left = timeout.map_or(POLITE, |all| all.saturating_sub(begin.elapsed()));
-            if self.spin(left.min(POLITE), &ready) == Spun::Ready {
-                return true;
-            }
-            std::thread::yield_now();
-            if ready() {
-                return true;
-            }
-            if timeout.is_some_and(|all| begin.elapsed() >= all) {
-                return false;
-            }
-        }
-    }
 }
 
 /// Returns the CPU that runs this thread, plus one; 0 if the kernel does not report it.

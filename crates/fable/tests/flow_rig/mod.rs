@@ -97,7 +97,7 @@ pub(crate) fn parts_over(
 /// Returns every transport that a flow may use between processes of one kernel.
 pub(crate) fn kinds() -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
-    kinds.retain(|kind| *kind != Kind::Cacheline && !is_missing(*kind));
+    kinds.retain(|kind| !is_missing(*kind));
     assert!(kinds.contains(&Kind::MempipeFutex(Form::Unsafe)));
     kinds
 }

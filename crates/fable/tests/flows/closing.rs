@@ -161,7 +161,7 @@ fn what_shared_memory_and_pipes_hold_is_delivered() {
 /// At the time-out, messages that the kernel did not take are lost, and the count is exact.
 #[test]
 fn what_has_no_room_is_counted() {
-    for (kind, closes) in [(Kind::Unix, true), (Kind::Pipe, true), (Kind::Unix, false)] {
+    for (kind, closes) in [(Kind::Unix, true), (Kind::Unix, false)] {
         let (leader, follower, counter) = open_with_linger(kind, Duration::from_millis(20));
         let mut sent = 0;
         while let Ok(mut message) = leader.try_write(BYTES) {
@@ -187,7 +187,7 @@ fn what_has_no_room_is_counted() {
 
 #[test]
 fn what_a_dead_peer_has_not_read_is_not_delivered() {
-    for kind in [RING, Kind::Pipe, Kind::Unix] {
+    for kind in [RING, Kind::Unix] {
         let [(leader, reports), (follower, _)] = parts(kind);
         let (leader, follower) = open_parts([leader, follower]);
         fill(&leader, 5);

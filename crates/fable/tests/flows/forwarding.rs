@@ -6,7 +6,7 @@ use super::*;
 fn a_message_goes_on_into_another_flow() {
     let (_keep, (from, into)) = {
         let (a, b) = open(RING);
-        let (c, d) = open(Kind::Pipe);
+        let (c, d) = open(Kind::Unix);
         send(&a, "pass it on");
         ((a, d), (b, c))
     };

@@ -298,9 +298,9 @@ fn an_event_makes_the_descriptor_readable() {
     let _ = is_readable(&leader, Duration::ZERO);
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(!is_readable(&leader, Duration::ZERO));
-    follower.move_to(Kind::Pipe).unwrap();
+    follower.move_to(Kind::Unix).unwrap();
     assert!(is_readable(&leader, TIME_LIMIT));
-    assert!(matches!(next_event(&leader), FlowEvent::Moved { transport: Kind::Pipe, .. }));
+    assert!(matches!(next_event(&leader), FlowEvent::Moved { transport: Kind::Unix, .. }));
 }
 
 #[test]
@@ -343,9 +343,9 @@ fn a_move_that_the_peer_does_not_live_to_see_has_failed() {
         let (leader, follower) = open(RING);
         if says_nothing {
             drop(follower);
-            leader.move_to(Kind::Pipe).unwrap();
+            leader.move_to(Kind::Unix).unwrap();
         } else {
-            follower.move_to(Kind::Pipe).unwrap();
+            follower.move_to(Kind::TcpNodelay).unwrap();
             drop(follower);
             leader.move_to(Kind::Unix).unwrap();
         }
@@ -429,7 +429,6 @@ fn moves_that_must_not_be_are_refused_with_a_reason() {
             other => panic!("{kind}: {other:?}"),
         }
     };
-    expect(&leader, Kind::Cacheline, "measuring");
     expect(&leader, RING, "already");
     expect(&leader, Kind::MempipeFutex(Form::Unsafe), "safe form");
     expect(&follower, Kind::MempipeFutex(Form::Unsafe), "safe form");
@@ -438,7 +437,7 @@ fn moves_that_must_not_be_are_refused_with_a_reason() {
     let reports: Reports = reports;
     let told = reports.lock().unwrap().join("\n");
     assert!(told.contains("moved 1 mempipe-futex-safe"), "{told}");
-    assert!(told.contains("failed cacheline"), "{told}");
+    assert!(told.contains("failed mempipe-futex-unsafe"), "{told}");
 }
 
 /// Returns control links as between hosts: connected TCP sockets.

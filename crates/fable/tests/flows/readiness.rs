@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fable::{Error, FlowEvent, Kind};
+use fable::{Error, FlowEvent};
 
 use super::{RING, TIME_LIMIT, fill_up, is_readable, kinds, next_event, open, receive, send};
 
@@ -55,7 +55,7 @@ fn the_descriptor_tells_of_an_event_that_another_call_has_found() {
     let (leader, follower) = open(RING);
     is_readable(&leader, Duration::ZERO);
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
-    leader.move_to(Kind::Cacheline).unwrap();
+    leader.move_to(RING).unwrap();
     assert!(is_readable(&leader, TOLD), "the failure is there");
     // This read takes the move from the agent's mailbox, and finds no message.
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
@@ -64,7 +64,7 @@ fn the_descriptor_tells_of_an_event_that_another_call_has_found() {
     // An application that takes no events must not be woken for them again and again.
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(!is_readable(&leader, Duration::ZERO), "the event was taken");
-    leader.move_to(Kind::Cacheline).unwrap();
+    leader.move_to(RING).unwrap();
     assert!(is_readable(&leader, TOLD));
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(is_readable(&leader, TOLD), "told once more");

@@ -38,7 +38,6 @@ fn hostile_leaders_are_refused_or_cut_off() {
     };
     let refused = [
         offer(1, "mempipe-futex-safe"), // without descriptors
-        offer(1, "cacheline"),
         offer(1, "carrier-pigeon"),
         offer(1, "mempipe-futex-unsafe"), // not trusted
         offer(1, "tls"),

@@ -181,19 +181,7 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
                 _ => bytes | units << 32 | record << 56,
             }
         }
-        Kind::ShmemPipe(_) => {
-            let granule = script.small() as u64 % 1200;
-            match script.byte() % 3 {
-                0 => granule | 0xff << 56,
-                _ => granule | bytes << 24 | u64::from(record) << 56,
-            }
-        }
-        Kind::Cacheline => {
-            let sequence = script.small() as u64 % 8;
-            let read = script.small() as u64 % 8;
-            sequence << 36 | read << 8 | u64::from(record) << 6 | (bytes % 64)
-        }
-        // A header, or a number of read bytes.
+        // A header.
         _ if script.byte().is_multiple_of(4) => bytes,
         _ => bytes | u64::from(record) << 32,
     };

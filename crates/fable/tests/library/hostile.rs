@@ -132,7 +132,7 @@ fn a_ring_of_unused_places_is_found_out() {
 
 /// Every kind whose messages may be longer than this test's.
 fn kinds_for_long_messages() -> impl Iterator<Item = Kind> {
-    created_kinds().filter(|&kind| kind != Kind::Cacheline && !crate::missing::is_missing(kind))
+    created_kinds().filter(|&kind| !crate::missing::is_missing(kind))
 }
 
 /// Anonymous memory of this process, in bytes: rings do not count, copies of messages do.

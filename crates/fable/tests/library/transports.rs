@@ -12,10 +12,8 @@ use fable::transport::{Direction, ReadSlot, Record, Transport, Wait, WaitMethod}
 use fable::{Form, Kind, TransportError};
 use testkit::skip;
 
-/// Returns the number of slots of a path. A cache line holds one message, and has no batches.
-fn slots_of(end: &dyn Transport) -> usize {
-    if end.kind() == Kind::Cacheline { 1 } else { 8 }
-}
+/// The number of slots that a test uses of a path.
+const SLOTS: usize = 8;
 
 /// Runs `check` on every kind that this kernel supports; `every_kind_can_be_made` reports the
 /// others.
@@ -76,7 +74,6 @@ fn a_slot_may_be_committed_in_part_and_with_any_record() {
 #[test]
 fn order_is_kept_and_slots_return_in_any_order() {
     on_every_path(|(mut writer, mut reader)| {
-        let slots = slots_of(&*writer);
         let (mut random, seed) = (Random(7), 7);
         let bytes_max = writer.message_bytes_max().min(5000);
         let (mut sent, mut received) = (VecDeque::new(), 0_u64);
@@ -89,8 +86,8 @@ fn order_is_kept_and_slots_return_in_any_order() {
                 number += 1;
                 continue;
             }
-            while held.len() >= slots {
-                let (number, slot) = held.swap_remove(below(&mut random, slots));
+            while held.len() >= SLOTS {
+                let (number, slot) = held.swap_remove(below(&mut random, SLOTS));
                 assert!(is_filled(&slot, number), "seed {seed}: {number} changed while held");
                 reader.release(slot);
             }
@@ -107,12 +104,11 @@ fn order_is_kept_and_slots_return_in_any_order() {
 #[test]
 fn slots_that_are_abandoned_never_arrive() {
     on_every_path(|(mut writer, mut reader)| {
-        let slots = slots_of(&*writer);
         for round in 0..2000_u64 {
             let mut acquired: Vec<_> =
-                (0..slots).map(|_| writer.acquire_write(40).unwrap().expect("room")).collect();
-            let kept = acquired.remove(round as usize % slots);
-            let late = (slots > 1 && round % 2 == 0).then(|| acquired.pop()).flatten();
+                (0..SLOTS).map(|_| writer.acquire_write(40).unwrap().expect("room")).collect();
+            let kept = acquired.remove(round as usize % SLOTS);
+            let late = (round % 2 == 0).then(|| acquired.pop()).flatten();
             acquired.into_iter().for_each(|slot| writer.abandon(slot));
             let mut kept = kept;
             fill(&mut kept, round);
@@ -166,9 +162,6 @@ fn a_full_path_has_no_room_until_the_reader_has_read() {
 #[test]
 fn a_batch_is_seen_when_it_is_full_or_flushed() {
     on_every_path(|(mut writer, mut reader)| {
-        if slots_of(&*writer) == 1 {
-            return;
-        }
         writer.set_batch(4);
         let mut number = 0;
         for round in 0..400 {
@@ -265,9 +258,9 @@ fn slots_outlive_their_transport() {
 #[test]
 fn what_was_committed_is_read_before_the_end() {
     on_every_path(|(mut writer, mut reader)| {
-        let count = slots_of(&*writer) as u64;
+        let count = SLOTS as u64;
         (0..count).for_each(|number| assert!(try_send(&mut *writer, 30, number)));
-        let shares_memory_only = matches!(writer.kind(), Kind::MempipeFutex(_) | Kind::Cacheline);
+        let shares_memory_only = matches!(writer.kind(), Kind::MempipeFutex(_));
         drop(writer);
         for number in 0..count {
             let slot = await_message(&mut *reader);
@@ -312,9 +305,6 @@ fn a_descriptor_says_when_to_go_on() {
                     assert!(!is_ready(descriptor, events, 0), "nothing was sent");
                     assert!(try_send(&mut *writer, 20, round));
                     assert!(is_ready(descriptor, events, 60_000), "something was sent");
-                }
-                Wait::Ready if reader.kind() == Kind::Cacheline => {
-                    assert!(try_send(&mut *writer, 20, round));
                 }
                 other => panic!("{}: {other:?} is no descriptor", reader.kind()),
             }
@@ -374,7 +364,6 @@ fn both_directions_carry_random_messages_at_once() {
 fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
     const MESSAGES: u64 = 1500;
     let bytes_max = end.message_bytes_max().min(70_000);
-    let slots = slots_of(end);
     let (mut own, mut peer) = (Random(own_seed), Random(peer_seed));
     let size = |random: &mut Random| below(random, bytes_max + 1) >> below(random, 16);
     let (mut sent, mut received) = (0, 0);
@@ -393,7 +382,7 @@ fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
             did_something = true;
         }
         end.flush().unwrap();
-        if held.len() == slots || received == MESSAGES {
+        if held.len() == SLOTS || received == MESSAGES {
             held.drain(..).for_each(|(number, slot)| {
                 assert!(is_filled(&slot, number), "changed while held");
                 end.release(slot);

@@ -112,7 +112,7 @@ impl Plan {
 fn kinds(choice: u64) -> Vec<Kind> {
     let mut kinds = crate::flow_rig::kinds();
     kinds.retain(|kind| match choice {
-        0 => matches!(kind, Kind::MempipeFutex(_) | Kind::ShmemPipe(_)),
+        0 => matches!(kind, Kind::MempipeFutex(_)),
         1 => kind.form() == Some(Form::Unsafe),
         2 => matches!(kind, Kind::Tcp | Kind::Tls | Kind::Mptcp | Kind::MempipeFutex(_)),
         _ => true,

@@ -10,9 +10,6 @@ use super::{Facts, Policy, Reach, Urgency, Verdict};
 /// # Errors
 /// The reason, with a remedy if there is one.
 pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), String> {
-    if kind == Kind::Cacheline {
-        return Err("cacheline carries no messages: it is for measuring only".to_owned());
-    }
     if let Reach::OtherHost { trusted_network } = facts.reach {
         if !kind.crosses_hosts() {
             return Err(format!("{kind} does not reach another host"));
@@ -46,7 +43,6 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
 pub fn best_form(kind: Kind, facts: &Facts) -> Kind {
     let form = if unsafe_form(facts).is_ok() { Form::Unsafe } else { Form::Safe };
     match kind {
-        Kind::ShmemPipe(_) => Kind::ShmemPipe(form),
         Kind::MempipeFutex(_) => Kind::MempipeFutex(form),
         other => other,
     }

@@ -185,11 +185,7 @@ fn default_announced_within_s() -> u64 {
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
     let name = String::deserialize(deserializer)?;
-    let kind: Kind = name.parse().map_err(serde::de::Error::custom)?;
-    if kind == Kind::Cacheline {
-        return Err(serde::de::Error::custom("cacheline is for measuring only"));
-    }
-    Ok(kind)
+    name.parse().map_err(serde::de::Error::custom)
 }
 
 fn some_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {

@@ -68,14 +68,14 @@ fn other_hosts_get_tls_unless_trusted() {
 #[test]
 fn rules_count_from_the_top() {
     let text = "[[rule]]\nname = \"fable://kv/*\"\nusers = [1000]\ntransport = \"unix\"\n\
-                [[rule]]\ntransport = \"pipe\"\nwhy = \"we like pipes\"\n";
+                [[rule]]\ntransport = \"tcp\"\nwhy = \"we like TCP\"\n";
     let policy = Policy::parse(text, Path::new("test")).unwrap();
     let mut facts = local_facts();
     assert_eq!(choose(&facts, &policy).kind, Kind::Unix);
     facts.users = [0, 1000];
     let verdict = choose(&facts, &policy);
-    assert_eq!(verdict.kind, Kind::Pipe);
-    assert!(verdict.reason.contains("we like pipes"), "{}", verdict.reason);
+    assert_eq!(verdict.kind, Kind::Tcp);
+    assert!(verdict.reason.contains("we like TCP"), "{}", verdict.reason);
 }
 
 #[test]

@@ -22,14 +22,7 @@ use megapipe::{Accept, Channel, Event, Repeat};
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The transports of a client's flow, one after the other.
-const KINDS: [Kind; 6] = [
-    Kind::Unix,
-    Kind::Pipe,
-    Kind::VmspliceCoop,
-    Kind::ShmemPipe(Form::Safe),
-    Kind::MempipeFutex(Form::Safe),
-    Kind::TcpNodelay,
-];
+const KINDS: [Kind; 3] = [Kind::Unix, Kind::MempipeFutex(Form::Safe), Kind::TcpNodelay];
 
 /// How many waits may fail; a server whose waits always fail would never end.
 const FAILURES_MAX: u32 = 100;

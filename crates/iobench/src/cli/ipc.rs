@@ -66,7 +66,7 @@ Exit status: 0 after a measurement, 1 for an error; with --strict 3 if a row is 
 ))]
 pub(crate) struct IpcArgs {
     /// Transports to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp,
-    /// tcp-nodelay, unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe,
+    /// tcp-nodelay, unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll,
     /// vmsplice-coop, shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq
     /// if installed]; flow-NAME is a flow on that transport
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -87,7 +87,7 @@ pub(crate) struct IpcArgs {
           value_parser = parse_batch)]
     pub(crate) batch: Vec<u32>,
 
-    /// Bytes of each ring or shared heap, 4096 to 1073741824
+    /// Bytes of each ring of fable, 4096 to 1073741824
     #[arg(long, value_name = "BYTES", default_value = "1048576",
           value_parser = clap::value_parser!(u64).range(RING_BYTES))]
     pub(crate) ring_bytes: u64,

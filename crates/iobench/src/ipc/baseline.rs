@@ -14,7 +14,6 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use fable::Kind;
 use ipcload::{End, Error, Invitation, Load, Pattern, Result, is_stopping};
 use rustix::io::Errno;
 
@@ -77,17 +76,6 @@ impl Baseline {
 
     pub(crate) fn named(name: &str) -> Option<Baseline> {
         Baseline::ALL.into_iter().find(|baseline| baseline.name() == name)
-    }
-
-    /// Returns the baselines whose rows come before the first transport on the same path.
-    pub(crate) fn before(kind: Kind) -> impl Iterator<Item = Baseline> {
-        let path = match kind {
-            Kind::Tcp => Some(Path::Tcp),
-            Kind::Unix => Some(Path::Unix),
-            Kind::Pipe => Some(Path::Pipe),
-            _ => None,
-        };
-        Baseline::ALL.into_iter().filter(move |baseline| Some(baseline.path) == path)
     }
 }
 
@@ -231,14 +219,64 @@ fn await_event(epoll: &Epoll) -> Result<()> {
     if epoll.wait(&mut events, WITHOUT_LIMIT) == 0 { check_stop() } else { Ok(()) }
 }
 
+/// Writes all the bytes. Calls `wait` when the descriptor takes none.
+#[inline]
+pub(super) fn write_all(
+    output: &OwnedFd,
+    mut bytes: &[u8],
+    mut wait: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(output, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => check_stop()?,
+            Err(Errno::AGAIN) => wait()?,
+            Err(errno) => return Err(broken("write to the path", errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Fills the room. Calls `wait` when there are no bytes.
+#[inline]
+pub(super) fn read_all(
+    input: &OwnedFd,
+    room: &mut [u8],
+    mut wait: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut filled = 0;
+    while filled < room.len() {
+        filled += read_some(input, &mut room[filled..], &mut wait)?;
+    }
+    Ok(())
+}
+
+/// Reads some bytes. Calls `wait` when there are none.
+#[inline]
+pub(super) fn read_some(
+    input: &OwnedFd,
+    room: &mut [u8],
+    mut wait: impl FnMut() -> Result<()>,
+) -> Result<usize> {
+    loop {
+        match rustix::io::read(input, &mut *room) {
+            Ok(0) => return Err(closed()),
+            Ok(count) => return Ok(count),
+            Err(Errno::INTR) => check_stop()?,
+            Err(Errno::AGAIN) => wait()?,
+            Err(errno) => return Err(broken("read from the path", errno)),
+        }
+    }
+}
+
 /// Called after an interrupted call.
 #[cold]
-fn check_stop() -> Result<()> {
+pub(super) fn check_stop() -> Result<()> {
     if is_stopping() { Err(Error::Stopped) } else { Ok(()) }
 }
 
 #[cold]
-fn broken(action: &str, errno: Errno) -> Error {
+pub(super) fn broken(action: &str, errno: Errno) -> Error {
     match errno {
         Errno::PIPE | Errno::CONNRESET => closed(),
         errno => failed(action, errno),
@@ -250,12 +288,13 @@ fn closed() -> Error {
     Error::transport("the other process closed its end of the path")
 }
 
+/// Waits for a descriptor that blocks by itself.
 #[cold]
-fn no_longer_blocking() -> Error {
-    Error::transport("a blocking descriptor was made non-blocking; report this as a bug")
+pub(super) fn no_longer_blocking() -> Result<()> {
+    Err(Error::transport("a blocking descriptor was made non-blocking; report this as a bug"))
 }
 
-fn failed(action: &str, cause: impl std::fmt::Display) -> Error {
+pub(super) fn failed(action: &str, cause: impl std::fmt::Display) -> Error {
     Error::transport(format!("cannot {action}: {cause}; raise `ulimit -n`, or report this"))
 }
 
@@ -264,18 +303,10 @@ impl End for BaselineEnd {
     fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> Result<bool> {
         let message = &mut self.outgoing[..bytes];
         fill(message);
-        let mut rest = &message[..];
-        while !rest.is_empty() {
-            match rustix::io::write(&self.output, rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(Errno::INTR) => check_stop()?,
-                Err(Errno::AGAIN) => match &mut self.events {
-                    Some(events) => events.await_room(&self.output)?,
-                    None => return Err(no_longer_blocking()),
-                },
-                Err(errno) => return Err(broken("write to the path", errno)),
-            }
-        }
+        write_all(&self.output, message, || match &mut self.events {
+            Some(events) => events.await_room(&self.output),
+            None => no_longer_blocking(),
+        })?;
         Ok(true)
     }
 
@@ -291,26 +322,17 @@ impl End for BaselineEnd {
         {
             events.await_input()?;
         }
-        let mut filled = 0;
-        while filled < self.incoming.len() {
-            match rustix::io::read(&self.input, &mut self.incoming[filled..]) {
-                Ok(0) => return Err(closed()),
-                Ok(count) => filled += count,
-                Err(Errno::INTR) => check_stop()?,
-                Err(Errno::AGAIN) => match &self.events {
-                    Some(events) => events.await_input()?,
-                    None => return Err(no_longer_blocking()),
-                },
-                Err(errno) => return Err(broken("read from the path", errno)),
-            }
-        }
+        read_all(&self.input, &mut self.incoming, || match &self.events {
+            Some(events) => events.await_input(),
+            None => no_longer_blocking(),
+        })?;
         look(&self.incoming);
         Ok(true)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::thread;
 
     use clap::Parser;
@@ -324,7 +346,7 @@ mod tests {
         load: Load,
     }
 
-    fn load(pattern: &str, bytes: usize) -> Load {
+    pub(crate) fn load(pattern: &str, bytes: usize) -> Load {
         let bytes = bytes.to_string();
         let words = ["", "--cpus", "0,0", "--pattern", pattern, "--message-bytes", &bytes];
         Options::parse_from(words).load
@@ -398,12 +420,9 @@ mod tests {
     }
 
     #[test]
-    fn names_parse_back_and_stand_before_their_path() {
+    fn names_parse_back() {
         for baseline in Baseline::ALL {
             assert_eq!(Baseline::named(baseline.name()), Some(baseline));
         }
-        let before = |kind| Baseline::before(kind).map(Baseline::name).collect::<Vec<_>>();
-        assert_eq!(before(Kind::Pipe), ["pipe-blocking", "pipe-epoll"]);
-        assert_eq!(before(Kind::TcpNodelay), [""; 0]);
     }
 }

@@ -1,5 +1,6 @@
 //! The transports of `fable` by the rows of the paper's Table 1, which has two for rings. `fable`
-//! has one ring, with an option that says for how long a waiting end spins.
+//! has one ring, with an option that says for how long a waiting end spins. The rows that flows do
+//! not use are in `loops`.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,18 +20,11 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// Returns every transport, in the order of Table 1.
+    /// Returns every transport.
     pub(crate) fn all() -> Vec<Carrier> {
-        let with_spinning = |kind: Kind| {
-            let forms: &[Form] = match kind {
-                Kind::Cacheline => &[Form::Unsafe, Form::Safe],
-                _ => &[],
-            };
-            let spinning = |form: &Form| Carrier { kind: Kind::MempipeFutex(*form), spins: true };
-            let before: Vec<Carrier> = forms.iter().map(spinning).collect();
-            before.into_iter().chain([Carrier { kind, spins: false }])
-        };
-        Kind::ALL.into_iter().flat_map(with_spinning).collect()
+        let spinning = |form| Carrier { kind: Kind::MempipeFutex(form), spins: true };
+        let others = Kind::ALL.into_iter().map(|kind| Carrier { kind, spins: false });
+        others.chain([Form::Unsafe, Form::Safe].map(spinning)).collect()
     }
 
     /// Returns the transports with this name: both forms for a name without one.

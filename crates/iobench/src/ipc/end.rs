@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::ipc::baseline::{Baseline, BaselineEnd};
 use crate::ipc::carrier::Carrier;
 use crate::ipc::flow::FlowEnd;
+use crate::ipc::loops::Loop;
 use crate::serve::inherited;
 
 /// The largest ring that `--ring-bytes` takes.
@@ -21,6 +22,10 @@ pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
     let IpcEndArgs { transport, flow, ring_bytes, load } = arguments;
     if let Some(baseline) = Baseline::named(transport) {
         return run_baseline(baseline, load);
+    }
+    if let Some(one) = Loop::named(transport) {
+        let inherited = load.join.as_deref().map(descriptors).transpose()?;
+        return Ok(one.run(load, inherited)?);
     }
     let [carrier] = Carrier::named(transport)[..] else {
         let what = format!("`{transport}` is not the full name of a transport");

@@ -10,6 +10,7 @@ mod baseline;
 mod carrier;
 pub(crate) mod end;
 mod flow;
+mod loops;
 pub(crate) mod placement;
 mod plan;
 pub(crate) mod row;

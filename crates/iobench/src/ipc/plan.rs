@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_floor_has_its_own_size_and_no_batches() {
-        let plan = plan(&["cacheline", "pipe"], &[64], &[32, 1]);
+        let plan = plan(&["cacheline", "unix"], &[64], &[32, 1]);
         let floor: Vec<_> = plan.slots.iter().filter(|slot| slot.subject == 0).collect();
         assert!(floor.iter().all(|slot| slot.message_bytes == 8 && slot.batch == 1));
         assert_eq!((floor.len(), plan.slots.len()), (2 * 2, 2 * 2 + 2 * 3));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_compared_runs_in_one_cell() {
-        let plan = plan(&["unix", "pipe"], &[64], &[1]);
+        let plan = plan(&["unix", "tcp"], &[64], &[1]);
         let schedule = plan.schedule(7, 0);
         let subjects: Vec<usize> = schedule.cells.iter().map(|cell| cell.subjects).collect();
         // Ping-pong and one way, on one CPU and on two.

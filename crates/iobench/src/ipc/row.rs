@@ -10,6 +10,7 @@ use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::figures::{self, Percentiles, Times, new_times};
+use crate::ipc::loops::Loop;
 use crate::ipc::plan::{Plan, Slot};
 use crate::ipc::slot::{Figures, SlotOutcome};
 use crate::ipc::subject::Subject;
@@ -51,7 +52,7 @@ pub(crate) fn rows(
 pub(crate) fn over_floor(rows: &[Row]) -> Vec<Option<f64>> {
     let trusted = |row: &Row| row.latency_us.filter(|_| row.valid && row.workload == PING_PONG);
     let cpus = |row: &Row| (row.client_cpus.clone(), row.server_cpus.clone());
-    let is_floor = |row: &&Row| row.subject == fable::Kind::Cacheline.base_name();
+    let is_floor = |row: &&Row| row.subject == Loop::Cacheline.name();
     let floors: HashMap<_, f64> = rows
         .iter()
         .filter(is_floor)

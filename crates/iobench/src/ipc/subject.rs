@@ -6,11 +6,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fable::Kind;
-
 use crate::error::{Error, Result};
 use crate::ipc::baseline::Baseline;
 use crate::ipc::carrier::Carrier;
+use crate::ipc::loops::Loop;
 
 /// The program that measures other libraries, and its possible names.
 const PEERS_PROGRAM: &str = "iobench-external";
@@ -18,6 +17,24 @@ const PEERS: [&str; 2] = ["iceoryx2", "zeromq"];
 
 /// Prefix of a transport's name: a flow on top of it.
 const FLOW: &str = "flow-";
+
+/// What is measured by default: the plain calls, the rows of the paper's Table 1, and the floor.
+const USUAL: [&str; 14] = [
+    "tcp-blocking",
+    "tcp-epoll",
+    "tcp",
+    "tcp-nodelay",
+    "unix-blocking",
+    "unix-epoll",
+    "unix",
+    "pipe-blocking",
+    "pipe-epoll",
+    "vmsplice-coop",
+    "shmem-pipe",
+    "mempipe-futex",
+    "mempipe-spin",
+    "cacheline",
+];
 
 /// Message size of the cache line, the floor: a sequence number.
 pub(crate) const FLOOR_BYTES: usize = 8;
@@ -27,6 +44,8 @@ pub(crate) const FLOOR_BYTES: usize = 8;
 pub(crate) enum Subject {
     /// A transport of the kernel by plain calls.
     Baseline(Baseline),
+    /// A transport of Table 1 that flows do not use.
+    Loop(Loop),
     /// A transport of `fable`.
     Own(Carrier),
     /// A flow of `fable` on top of that transport.
@@ -40,6 +59,7 @@ impl Subject {
     pub(crate) fn transport(&self) -> Cow<'static, str> {
         match self {
             Subject::Baseline(baseline) => baseline.name().into(),
+            Subject::Loop(one) => one.base_name().into(),
             Subject::Own(carrier) => carrier.base_name().into(),
             Subject::Flow(carrier) => format!("{FLOW}{}", carrier.base_name()).into(),
             Subject::Peer { name, .. } => (*name).into(),
@@ -48,13 +68,13 @@ impl Subject {
 
     /// Returns whether it is the cache line, whose latency is the floor.
     pub(crate) fn is_floor(&self) -> bool {
-        matches!(self, Subject::Own(carrier) if carrier.kind == Kind::Cacheline)
+        *self == Subject::Loop(Loop::Cacheline)
     }
 
     /// Returns whether batching can be switched on: libraries batch by themselves, and plain calls
-    /// never do.
+    /// and loops never do.
     pub(crate) fn can_batch(&self) -> bool {
-        matches!(self, Subject::Own(_) | Subject::Flow(_)) && !self.is_floor()
+        matches!(self, Subject::Own(_) | Subject::Flow(_))
     }
 
     /// Returns the command of the first process, without the options of the load.
@@ -66,6 +86,7 @@ impl Subject {
         };
         match self {
             Subject::Baseline(baseline) => end(baseline.name()),
+            Subject::Loop(one) => end(one.name()),
             Subject::Own(carrier) | Subject::Flow(carrier) => {
                 let mut command = end(&carrier.to_string());
                 if matches!(self, Subject::Flow(_)) {
@@ -87,6 +108,7 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Subject::Loop(one) => out.write_str(one.name()),
             Subject::Own(carrier) => write!(out, "{carrier}"),
             Subject::Flow(carrier) => write!(out, "{FLOW}{carrier}"),
             Subject::Baseline(_) | Subject::Peer { .. } => out.write_str(&self.transport()),
@@ -97,16 +119,12 @@ impl fmt::Display for Subject {
 /// Returns the subjects with these names, each once; without names, the default ones.
 pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
+    let found = |names: &[&str]| -> Result<Vec<Subject>> {
+        Ok(names.iter().map(|name| named(name)).collect::<Result<Vec<_>>>()?.concat())
+    };
     let found = match names {
-        [] => {
-            let table_1 = Carrier::all().into_iter().filter(|carrier| is_usual(carrier.kind));
-            let beside = |carrier: Carrier| {
-                let baselines = Baseline::before(carrier.kind).map(Subject::Baseline);
-                baselines.chain([Subject::Own(carrier)])
-            };
-            table_1.flat_map(beside).chain(available_peers()).collect()
-        }
-        names => names.iter().map(|name| named(name)).collect::<Result<Vec<_>>>()?.concat(),
+        [] => [found(&USUAL)?, available_peers()].concat(),
+        names => found(&names.iter().map(String::as_str).collect::<Vec<_>>())?,
     };
     for subject in found {
         if !subjects.contains(&subject) {
@@ -114,12 +132,6 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
         }
     }
     Ok(subjects)
-}
-
-/// Returns whether the transport is measured by default: those of Table 1 of the paper; the others
-/// are for flows.
-fn is_usual(kind: Kind) -> bool {
-    !matches!(kind, Kind::Mptcp | Kind::Tls)
 }
 
 fn named(name: &str) -> Result<Vec<Subject>> {
@@ -136,16 +148,16 @@ fn named(name: &str) -> Result<Vec<Subject>> {
         });
     }
     let forms: Vec<Subject> = match name.strip_prefix(FLOW) {
-        // A cache line carries eight bytes, fewer than a flow's own messages have.
-        Some(below) => {
-            let mut carriers = Carrier::named(below);
-            carriers.retain(|carrier| carrier.kind != Kind::Cacheline);
-            carriers.into_iter().map(Subject::Flow).collect()
+        Some(below) => Carrier::named(below).into_iter().map(Subject::Flow).collect(),
+        None => {
+            let is_named = |one: &Loop| one.name() == name || one.base_name() == name;
+            let loops = Loop::ALL.into_iter().filter(is_named).map(Subject::Loop);
+            loops.chain(Carrier::named(name).into_iter().map(Subject::Own)).collect()
         }
-        None => Carrier::named(name).into_iter().map(Subject::Own).collect(),
     };
     if forms.is_empty() {
         let mut known = Baseline::ALL.map(|baseline| baseline.name().to_owned()).to_vec();
+        known.extend(Loop::ALL.map(|one| one.name().to_owned()));
         known.extend(Carrier::all().iter().map(Carrier::to_string));
         known.extend(PEERS.map(str::to_owned));
         return Err(Error::setup(
@@ -188,7 +200,8 @@ mod tests {
     fn a_name_without_its_form_stands_for_both() {
         assert_eq!(names(&["mempipe-spin"]), ["mempipe-spin-unsafe", "mempipe-spin-safe"]);
         assert_eq!(names(&["flow-mempipe-spin-unsafe"]), ["flow-mempipe-spin-unsafe"]);
-        assert_eq!(names(&["pipe", "shmem-pipe-safe", "pipe"]), ["pipe", "shmem-pipe-safe"]);
+        assert_eq!(names(&["unix", "shmem-pipe-safe", "unix"]), ["unix", "shmem-pipe-safe"]);
+        assert_eq!(names(&["shmem-pipe"]), ["shmem-pipe-unsafe", "shmem-pipe-safe"]);
     }
 
     #[test]

@@ -37,27 +37,30 @@ fn an_order_goes_to_the_leader_and_its_outcome_to_the_operator() {
     let daemon = Daemon::start();
     let (server, client, end, _) = flow(&daemon);
     let mut operator = Process::connect(&daemon);
-    let request = order(&mut operator, end.flow, "pipe");
+    let request = order(&mut operator, end.flow, "tcp-nodelay");
     let (transport, reason) = server.ordered_move(end.flow);
-    assert_eq!(transport, "pipe");
+    assert_eq!(transport, "tcp-nodelay");
     assert!(reason.contains("ordered"), "{reason}");
-    server.moved(end.flow, 2, "pipe");
-    client.moved(end.flow, 2, "pipe");
+    server.moved(end.flow, 2, "tcp-nodelay");
+    client.moved(end.flow, 2, "tcp-nodelay");
     match operator.hear() {
         ToProcess::Answer { request: answered, answer: Answer::Done { what } } => {
             assert_eq!(answered, request);
-            assert!(what.contains("pipe") && what.contains("epoch 2"), "{what}");
+            assert!(what.contains("tcp-nodelay") && what.contains("epoch 2"), "{what}");
         }
         other => panic!("{other:?}"),
     }
     let (entry, decisions) = why(&mut operator, end.flow);
-    assert_eq!((entry.transport.as_str(), entry.epoch, entry.pinned), ("pipe", 2, true));
+    assert_eq!((entry.transport.as_str(), entry.epoch, entry.pinned), ("tcp-nodelay", 2, true));
     let outcomes: Vec<_> = decisions
         .iter()
         .map(|decision| (decision.transport.as_str(), decision.outcome.as_str()))
         .collect();
-    let expected =
-        [("mempipe-futex-safe", "in use"), ("pipe", "in use"), ("pipe", "the choice now")];
+    let expected = [
+        ("mempipe-futex-safe", "in use"),
+        ("tcp-nodelay", "in use"),
+        ("tcp-nodelay", "the choice now"),
+    ];
     assert_eq!(outcomes, expected);
     assert!(decisions.iter().all(|decision| !decision.reason.is_empty()));
     // The choice is the policy's again, and the flow returns.
@@ -71,9 +74,9 @@ fn a_failed_order_is_told_and_does_not_pin() {
     let daemon = Daemon::start();
     let (server, _client, end, _) = flow(&daemon);
     let mut operator = Process::connect(&daemon);
-    order(&mut operator, end.flow, "shmem-pipe");
+    order(&mut operator, end.flow, "tcp");
     let (transport, _) = server.ordered_move(end.flow);
-    assert_eq!(transport, "shmem-pipe-safe");
+    assert_eq!(transport, "tcp");
     let reason = "no\x1b[2J memory".to_owned();
     server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
     match operator.hear() {
@@ -92,14 +95,14 @@ fn an_order_that_fails_does_not_undo_a_later_one_for_the_same() {
     let daemon = Daemon::start();
     let (server, _client, end, _) = flow(&daemon);
     let mut operator = Process::connect(&daemon);
-    order(&mut operator, end.flow, "pipe");
-    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut operator, end.flow, "tcp-nodelay");
+    assert_eq!(server.ordered_move(end.flow).0, "tcp-nodelay");
     // The other host's operator has given the same order meanwhile, which the end knows.
     let mut orders = Orders::default();
     orders.order(Role::Leader, "user 0 here", None);
-    orders.order(Role::Follower, "user 0 there", Some(Kind::Pipe));
+    orders.order(Role::Follower, "user 0 there", Some(Kind::TcpNodelay));
     server.say(&ToDaemon::Orders { flow: end.flow, orders });
-    let (transport, reason) = ("pipe".to_owned(), "a later order".to_owned());
+    let (transport, reason) = ("tcp-nodelay".to_owned(), "a later order".to_owned());
     server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
     assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
     let (entry, decisions) = why(&mut operator, end.flow);
@@ -111,11 +114,9 @@ fn orders_that_cannot_be_are_refused_with_the_reason() {
     let daemon = Daemon::start();
     let (_server, _client, end, _) = flow(&daemon);
     let mut operator = Process::connect(&daemon);
-    for (transport, word) in [
-        ("pigeon", "vmsplice-coop"),
-        ("cacheline", "measuring"),
-        ("mempipe-futex-unsafe", "trust each other"),
-    ] {
+    for (transport, word) in
+        [("pigeon", "mempipe-futex-safe"), ("mempipe-futex-unsafe", "trust each other")]
+    {
         let operation = Operation::Move { flow: end.flow, transport: transport.to_owned() };
         let refused = operator.operate(operation).unwrap_err();
         assert!(refused.contains(word), "{transport}: {refused}");
@@ -158,9 +159,9 @@ fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
     let daemon = Daemon::start();
     let (server, client, end, _) = flow(&daemon);
     let mut orders = Orders::default();
-    orders.insist(Role::Follower, "the application that connects", Kind::Pipe);
+    orders.insist(Role::Follower, "the application that connects", Kind::TcpNodelay);
     client.say(&ToDaemon::Orders { flow: end.flow, orders });
-    client.moved(end.flow, 2, "pipe");
+    client.moved(end.flow, 2, "tcp-nodelay");
     let mut operator = Process::connect(&daemon);
     within("the policy knows", || {
         let (entry, decisions) = why(&mut operator, end.flow);
@@ -173,7 +174,7 @@ fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
     server.moved(end.flow, 3, "unix");
     operator.hear();
     order(&mut operator, end.flow, "auto");
-    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "tcp-nodelay");
 }
 
 #[test]
@@ -181,14 +182,14 @@ fn an_order_that_another_has_overtaken_is_not_taken_for_the_applications_wish() 
     let daemon = Daemon::start();
     let (server, _client, end, _) = flow(&daemon);
     let (mut one, mut other) = (Process::connect(&daemon), Process::connect(&daemon));
-    order(&mut one, end.flow, "pipe");
-    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut one, end.flow, "tcp-nodelay");
+    assert_eq!(server.ordered_move(end.flow).0, "tcp-nodelay");
     order(&mut other, end.flow, "unix");
     assert_eq!(server.ordered_move(end.flow).0, "unix");
     let ToProcess::Refused { reason, .. } = one.hear() else { panic!("overtaken") };
     assert!(reason.contains("overtaken"), "{reason}");
     // The ends execute both orders.
-    server.moved(end.flow, 2, "pipe");
+    server.moved(end.flow, 2, "tcp-nodelay");
     server.moved(end.flow, 3, "unix");
     assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
     order(&mut other, end.flow, "auto");
@@ -205,7 +206,7 @@ fn a_flow_that_goes_to_and_fro_is_shown_as_flapping() {
     let (server, _client, end, _) = flow(&daemon);
     let mut operator = Process::connect(&daemon);
     assert!(!daemon.fable_says(&["top", "--once"]).contains("flapping"));
-    for (epoch, transport) in (2..).zip(["pipe", "unix"].into_iter().cycle().take(8)) {
+    for (epoch, transport) in (2..).zip(["tcp-nodelay", "unix"].into_iter().cycle().take(8)) {
         order(&mut operator, end.flow, transport);
         assert_eq!(server.ordered_move(end.flow).0, transport);
         server.moved(end.flow, epoch, transport);
@@ -254,8 +255,8 @@ fn users_see_and_move_their_own_flows_only() {
     let mut stranger = Process::connect_as(&daemon, 4244, &[]);
     assert!(flows(&mut stranger).is_empty());
     let protect = |protected| Operation::Protect { flow: end.flow, protected };
-    let pipe = || Operation::Move { flow: end.flow, transport: "pipe".to_owned() };
-    for operation in [pipe(), Operation::Why { flow: end.flow }, protect(true)] {
+    let over_tcp = || Operation::Move { flow: end.flow, transport: "tcp-nodelay".to_owned() };
+    for operation in [over_tcp(), Operation::Why { flow: end.flow }, protect(true)] {
         let refused = stranger.operate(operation).unwrap_err();
         assert!(refused.contains("no flow"), "{refused}");
     }
@@ -267,9 +268,9 @@ fn users_see_and_move_their_own_flows_only() {
     assert!(matches!(stranger.hear(), ToProcess::Refused { request, .. } if request == keys));
     let mut owner = Process::connect_as(&daemon, 4243, &[]);
     assert_eq!(flows(&mut owner)[0].epoch, 1);
-    order(&mut owner, end.flow, "pipe");
-    assert_eq!(server.ordered_move(end.flow).0, "pipe");
-    server.moved(end.flow, 2, "pipe");
+    order(&mut owner, end.flow, "tcp-nodelay");
+    assert_eq!(server.ordered_move(end.flow).0, "tcp-nodelay");
+    server.moved(end.flow, 2, "tcp-nodelay");
     assert!(matches!(owner.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
     // Either user can demand protection; the withdrawal needs both, or an operator.
     assert!(owner.operate(protect(true)).is_ok());

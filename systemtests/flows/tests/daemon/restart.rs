@@ -31,7 +31,7 @@ fn announce(process: &Process, end: &End, role: Role) {
             program: "claimed".to_owned(),
         },
         epoch: 3,
-        transport: "pipe".to_owned(),
+        transport: "unix".to_owned(),
         trust: Trust::Untrusted,
         protected: false,
         local: true,

@@ -103,7 +103,7 @@ fn run_without_memory() {
     let used = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
     set_limit(libc::RLIMIT_AS, pages * 4096 + (16 << 20));
-    for kind in [RING, Kind::MempipeFutex(Form::Unsafe), Kind::ShmemPipe(Form::Safe)] {
+    for kind in [RING, Kind::MempipeFutex(Form::Unsafe)] {
         let reason = outcome(&flows[0], kind).expect("there is no memory for this");
         assert!(reason.contains("memory"), "{reason}");
         exchange(&flows, &mut number);
@@ -195,7 +195,7 @@ fn stop_a_peer(first: Kind) {
     child.signal(libc::SIGSTOP);
     let sent = fill(&flow);
     assert!(sent > 100);
-    for kind in [Kind::Pipe, Kind::ShmemPipe(Form::Safe), Kind::MempipeFutex(Form::Unsafe)] {
+    for kind in [Kind::Unix, Kind::MempipeFutex(Form::Unsafe)] {
         let reason = outcome(&flow, kind).expect("nobody is there to agree");
         assert!(reason.contains("in time"), "{reason}");
     }

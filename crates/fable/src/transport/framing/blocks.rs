@@ -1,7 +1,7 @@
 //! Private message memory in blocks that several messages share.
 //!
-//! Blocks are mapped, not allocated: a transport that splices their pages into a pipe may unmap
-//! them while the pages are in the pipe, but must not return them to an allocator.
+//! Blocks are mapped, not allocated, so that the memory of one that is not used goes back to the
+//! kernel at once.
 
 use std::ptr::NonNull;
 

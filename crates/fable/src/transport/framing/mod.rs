@@ -1,4 +1,4 @@
-//! Transport of messages over any stream of bytes: a socket, a pair of pipes, TLS.
+//! Transport of messages over any stream of bytes: a socket or TLS.
 //!
 //! Between flows a header precedes each message. A foreign program's stream has none: what is read
 //! at once is a message, and a committed message is sent as its bytes.
@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-pub(super) use blocks::{BlockPosition, Pile};
 pub(super) use inbox::Received;
-pub(super) use outbox::Keeping;
 
 use header::HEADER_BYTES;
 use inbox::Inbox;
@@ -47,11 +45,6 @@ pub(super) trait Link: Send {
     /// Returns whether `receive` returns bytes without a system call.
     fn has_more(&self) -> bool {
         false
-    }
-
-    /// Returns how many bytes the peer has read since the beginning, if it reports that.
-    fn acknowledged(&mut self) -> TransportResult<Option<u64>> {
-        Ok(None)
     }
 
     /// Returns an upper bound of the bytes that were taken and have not reached the peer's host.
@@ -86,8 +79,6 @@ pub(super) enum Need {
     Arrival,
     /// More can be sent.
     Room,
-    /// The peer has reported what it has read.
-    Acknowledgement,
 }
 
 /// The message transport over a link, with headers of this size: 8 bytes, or 0 for a foreign
@@ -105,22 +96,22 @@ pub(super) struct Framed<L, const HEADER: usize = HEADER_BYTES> {
 
 impl<L: Link> Framed<L> {
     /// Makes a transport over this link.
-    pub(super) fn new(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Framed<L>> {
-        Framed::over(kind, link, keeping)
+    pub(super) fn new(kind: Kind, link: L) -> TransportResult<Framed<L>> {
+        Framed::over(kind, link)
     }
 }
 
 impl<L: Link> Framed<L, 0> {
     /// Makes a transport over a link to a foreign program.
     pub(super) fn without_headers(kind: Kind, link: L) -> TransportResult<Framed<L, 0>> {
-        Framed::over(kind, link, Keeping::UntilSent)
+        Framed::over(kind, link)
     }
 }
 
 impl<L: Link, const HEADER: usize> Framed<L, HEADER> {
-    fn over(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Self> {
+    fn over(kind: Kind, link: L) -> TransportResult<Self> {
         let (name, owner) = (kind.base_name(), Owner::new());
-        let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner, keeping)?);
+        let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner)?);
         Ok(Framed { kind, link, inbox, outbox, is_finished: false, was_full: false })
     }
 
@@ -130,14 +121,10 @@ impl<L: Link, const HEADER: usize> Framed<L, HEADER> {
         HEADER > 0 && self.inbox.has_ended()
     }
 
-    /// Flushes the queue and takes the peer's acknowledgements if the queue is full. Returns
-    /// whether there is room for a message then.
+    /// Flushes the queue if it is full. Returns whether there is room for a message then.
     fn make_room(&mut self) -> TransportResult<bool> {
         if self.outbox.is_full() {
             self.flush()?;
-            if let Some(position) = self.link.acknowledged()? {
-                self.outbox.acknowledge(position)?;
-            }
         }
         Ok(!self.outbox.is_full())
     }
@@ -252,7 +239,6 @@ impl<L: Link, const HEADER: usize> Transport for Framed<L, HEADER> {
                 None
             }
             Direction::Write if !flushed => Some(Need::Room),
-            Direction::Write if !self.make_room()? => Some(Need::Acknowledgement),
             Direction::Write => None,
         };
         Ok(need.map_or(Wait::Ready, |need| {

@@ -24,15 +24,6 @@ const HELD_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 /// The most pieces in one call.
 const PIECES_MAX: usize = 16;
 
-/// How long the memory of a message is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport) enum Keeping {
-    /// Until it is sent, because the kernel copies.
-    UntilSent,
-    /// Until the peer has read it. There is no room for more while this many bytes are unread.
-    UntilRead { bytes_max: usize },
-}
-
 pub(in crate::transport) struct Outbox<const HEADER: usize> {
     name: &'static str,
     owner: Owner,
@@ -42,12 +33,8 @@ pub(in crate::transport) struct Outbox<const HEADER: usize> {
     /// Committed pieces that are not sent.
     queue: VecDeque<Piece>,
     queued_bytes: usize,
-    keeping: Keeping,
-    /// Sent pieces that are not read: the position of each end in the stream, and its place.
-    unread: VecDeque<(u64, BlockPosition)>,
-    /// The number of bytes that were sent since the beginning, and how many of them were read.
+    /// The number of bytes that were sent since the beginning.
     sent: u64,
-    acknowledged: u64,
     batch: u32,
     committed: u32,
     deliveries: Deliveries,
@@ -60,11 +47,7 @@ struct Piece {
 }
 
 impl<const HEADER: usize> Outbox<HEADER> {
-    pub(in crate::transport) fn new(
-        name: &'static str,
-        owner: Owner,
-        keeping: Keeping,
-    ) -> TransportResult<Self> {
+    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> TransportResult<Self> {
         Ok(Outbox {
             name,
             owner,
@@ -73,10 +56,7 @@ impl<const HEADER: usize> Outbox<HEADER> {
             held_bytes: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
-            keeping,
-            unread: VecDeque::new(),
             sent: 0,
-            acknowledged: 0,
             batch: 1,
             committed: 0,
             deliveries: Deliveries::new(),
@@ -89,27 +69,7 @@ impl<const HEADER: usize> Outbox<HEADER> {
 
     /// Returns whether the queue is too long for another message.
     pub(in crate::transport) fn is_full(&self) -> bool {
-        let unread_bytes_max = match self.keeping {
-            Keeping::UntilSent => u64::MAX,
-            Keeping::UntilRead { bytes_max } => bytes_max as u64,
-        };
-        self.queued_bytes > QUEUED_BYTES_MAX || self.sent - self.acknowledged > unread_bytes_max
-    }
-
-    /// Handles the peer's report that it has read this many bytes since the beginning.
-    pub(in crate::transport) fn acknowledge(&mut self, position: u64) -> TransportResult<()> {
-        if position < self.acknowledged || position > self.sent {
-            let what = "it has read what was not sent";
-            return Err(TransportError::Corrupt { transport: self.name, what });
-        }
-        self.acknowledged = position;
-        while let Some(&(end, place)) = self.unread.front()
-            && end <= position
-        {
-            self.unread.pop_front();
-            self.pile.let_go(place);
-        }
-        Ok(())
+        self.queued_bytes > QUEUED_BYTES_MAX
     }
 
     pub(in crate::transport) fn acquire(&mut self, bytes: usize) -> TransportResult<WriteSlot> {
@@ -181,7 +141,7 @@ impl<const HEADER: usize> Outbox<HEADER> {
     ) -> TransportResult<bool> {
         let is_free = self.queue.is_empty() && self.batch == 1;
         let is_short = message.len() <= message_bytes_max(HEADER);
-        if !is_free || self.keeping != Keeping::UntilSent || !is_short {
+        if !is_free || !is_short {
             return Ok(false);
         }
         let header = Header { bytes: message.len(), record: Record::Data }.to_wire();
@@ -276,7 +236,6 @@ impl<const HEADER: usize> Outbox<HEADER> {
 
     fn forget(&mut self, mut sent: usize) {
         self.queued_bytes -= sent;
-        let mut position = self.sent;
         self.sent += sent as u64;
         while let Some(piece) = self.queue.front_mut() {
             let bytes = piece.end - piece.place.start;
@@ -285,13 +244,9 @@ impl<const HEADER: usize> Outbox<HEADER> {
                 return;
             }
             sent -= bytes;
-            position += bytes as u64;
             let place = piece.place;
             self.queue.pop_front();
-            match self.keeping {
-                Keeping::UntilSent => self.pile.let_go(place),
-                Keeping::UntilRead { .. } => self.unread.push_back((position, place)),
-            }
+            self.pile.let_go(place);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::delivery::unacknowledged;
-use super::framing::{Framed, Keeping, Link, LinkEnd, Need, Received};
+use super::framing::{Framed, Link, LinkEnd, Need, Received};
 use super::{Offer, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
@@ -75,7 +75,7 @@ pub(crate) fn from_reached(
         tune(&socket, is_no_delay)?;
     }
     let link = SocketLink { _joins: joins, ..SocketLink::new(socket, kind) };
-    Ok(Box::new(Framed::new(kind, link, Keeping::UntilSent)?))
+    Ok(Box::new(Framed::new(kind, link)?))
 }
 
 /// Makes an end over a connected stream socket of a foreign program.
@@ -204,7 +204,7 @@ impl Link for SocketLink {
 
     fn readiness(&self, need: Need) -> (RawFd, i16) {
         let events = match need {
-            Need::Arrival | Need::Acknowledgement => libc::POLLIN,
+            Need::Arrival => libc::POLLIN,
             Need::Room => libc::POLLOUT,
         };
         (self.socket.as_raw_fd(), events)

@@ -20,7 +20,7 @@ use socket2::Socket;
 pub use keys::TlsKeys;
 
 use super::Transport;
-use super::framing::{Framed, Keeping, Link, Need};
+use super::framing::{Framed, Link, Need};
 use super::stream::{self, SocketLink};
 use crate::error::TransportResult;
 use crate::kind::Kind;
@@ -87,7 +87,7 @@ impl Handshake {
 
     /// Returns the transport over this connection.
     pub(crate) fn into_transport(self) -> TransportResult<Box<dyn Transport>> {
-        Ok(Box::new(Framed::new(Kind::Tls, self.link, Keeping::UntilSent)?))
+        Ok(Box::new(Framed::new(Kind::Tls, self.link)?))
     }
 }
 

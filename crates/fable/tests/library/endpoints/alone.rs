@@ -95,7 +95,7 @@ fn one_life() {
     let daemon = TestDaemon::start();
     let kv = daemon.options().register("fable://kv").unwrap();
     let listener = kv.listen().unwrap();
-    for transport in [Kind::Pipe, Kind::TcpNodelay, "mempipe-futex".parse().unwrap()] {
+    for transport in [Kind::Unix, Kind::TcpNodelay, "mempipe-futex".parse().unwrap()] {
         let client = daemon.options().transport(transport).anonymous();
         let client = client.connect("fable://kv").unwrap();
         let server = listener.accept_timeout(GUARD).unwrap();
@@ -133,7 +133,7 @@ fn hostile_daemon() {
                 flow: FlowId(1),
                 name: name.clone(),
                 peer: crate::endpoints::rig::somebody(),
-                transport: "pipe".into(),
+                transport: "unix".into(),
                 reason: String::new(),
             };
             let descriptors = (0..2).map(|_| fable::page::create().unwrap()).collect();

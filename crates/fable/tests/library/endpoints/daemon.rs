@@ -76,11 +76,11 @@ fn what_is_no_name_and_nobodys_name_are_refused() {
 #[test]
 fn what_the_application_insists_on_is_asked_for() {
     let daemon = TestDaemon::start();
-    let options = daemon.options().transport(Kind::Pipe).trust(Trust::Trusted);
+    let options = daemon.options().transport(Kind::Unix).trust(Trust::Trusted);
     let _ = options.anonymous().connect("fable://nobody");
     let asked = daemon.wait_to_hear("it", |said| matches!(said, ToDaemon::Connect { .. }));
     let ToDaemon::Connect { transport, trust, .. } = asked else { unreachable!() };
-    assert_eq!((transport.as_deref(), trust), (Some("pipe"), Trust::Trusted));
+    assert_eq!((transport.as_deref(), trust), (Some("unix"), Trust::Trusted));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn what_nobody_asked_for_is_passed_over() {
             let refused = ToProcess::Refused { request: 4711, reason: "no".into() };
             let order = ToProcess::Move {
                 flow,
-                transport: "pipe".into(),
+                transport: "unix".into(),
                 reason: "so".into(),
                 sequence: None,
                 epoch: None,

@@ -75,9 +75,9 @@ fn a_flow_is_opened_used_and_reported() {
 fn what_the_endpoint_insists_on_is_what_it_gets() {
     let daemon = TestDaemon::start();
     let (_kv, listener) = kv(&daemon);
-    let anonymous = daemon.options().transport(Kind::Pipe).anonymous();
+    let anonymous = daemon.options().transport(Kind::Unix).anonymous();
     let client = anonymous.connect("fable://kv").unwrap();
-    assert_eq!(client.transport(), Kind::Pipe);
+    assert_eq!(client.transport(), Kind::Unix);
     check(&client, &listener.accept_timeout(GUARD).unwrap());
 }
 
@@ -93,14 +93,14 @@ fn the_daemon_moves_a_flow() {
         let transport = transport.to_owned();
         ToProcess::Move { flow, transport, reason: reason.clone(), sequence: None, epoch: None }
     };
-    daemon.order(order("pipe"), vec![]);
+    daemon.order(order("unix"), vec![]);
     for end in [&client, &server] {
         eventually("the move is an event", || {
             // A move happens during calls of the flow's own thread.
             assert!(matches!(end.try_read(), Err(Error::WouldBlock)));
             let event = end.take_event();
             event.is_some_and(|event| {
-                matches!(event, FlowEvent::Moved { epoch: 2, transport: Kind::Pipe, .. })
+                matches!(event, FlowEvent::Moved { epoch: 2, transport: Kind::Unix, .. })
             })
         });
     }
@@ -140,7 +140,7 @@ fn flows_outlive_the_daemon_and_are_announced_to_the_next() {
     assert_eq!(second.pages(), 2, "an announcement comes with its page");
     let reason = "the new daemon wants it".to_owned();
     let flow = client.id();
-    let transport = "shmem-pipe-safe".to_owned();
+    let transport = "unix".to_owned();
     second.order(ToProcess::Move { flow, transport, reason, sequence: None, epoch: None }, vec![]);
     eventually("the flow has moved", || {
         check(&client, &server);

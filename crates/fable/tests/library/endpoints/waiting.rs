@@ -22,9 +22,9 @@ fn ready(interests: &[Interest<'_>]) -> Vec<usize> {
     xpoll(interests, GUARD).unwrap().iter().map(|ready| ready.index).collect()
 }
 
-/// Transports whose readiness comes from different sources: a notification socket, a pipe, a stream
-/// socket.
-const TRANSPORTS: [&str; 3] = ["mempipe-futex-safe", "shmem-pipe-safe", "tcp-nodelay"];
+/// Transports whose readiness comes from different sources: a notification socket, stream
+/// sockets.
+const TRANSPORTS: [&str; 3] = ["mempipe-futex-safe", "unix", "tcp-nodelay"];
 
 #[test]
 fn flows_of_all_kinds_and_a_socket_are_waited_for_together() {
