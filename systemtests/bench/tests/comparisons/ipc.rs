@@ -13,6 +13,9 @@ use systemtests_bench::{
 const BASELINES: [&str; 6] =
     ["tcp-blocking", "tcp-epoll", "unix-blocking", "unix-epoll", "pipe-blocking", "pipe-epoll"];
 
+/// Transports of the paper that flows do not use.
+const LOOPS: [&str; 2] = ["vmsplice-coop", "shmem-pipe-safe"];
+
 const SHORT: [&str; 4] = ["--rounds", "3", "--duration", "100ms"];
 
 fn rows(document: &Value) -> &Vec<Value> {
@@ -162,7 +165,7 @@ fn a_flow_is_measured_beside_its_transport() {
 
 #[test]
 fn every_row_is_compared_with_the_blocking_baselines() {
-    let transports = [&BASELINES[..], &["pipe"]].concat().join(",");
+    let transports = [&BASELINES[..], &["unix"]].concat().join(",");
     let words = ["ipc", "--transports", &transports, "--message-bytes", "64,65536"];
     let more = ["--placement", "same-core", "--batch", "on,off"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
@@ -174,7 +177,7 @@ fn every_row_is_compared_with_the_blocking_baselines() {
     assert_eq!(names, ["unix-blocking", "pipe-blocking"]);
     for (place, row) in rows(&document).iter().enumerate() {
         assert!(is_valid_or_disturbed(row), "{row}");
-        assert!(row["subject"] == "pipe" || row["batch"].is_null(), "{row}");
+        assert!(row["subject"] == "unix" || row["batch"].is_null(), "{row}");
         assert!(figure(row).as_f64().unwrap() > 0.0, "{row}");
         let of_further =
             further.iter().map(|versus| (&versus["baseline"], &versus["results"][place]));
@@ -288,7 +291,7 @@ impl Drop for First {
 /// Tests that an end that blocks without a time limit is interrupted.
 #[test]
 fn both_processes_end_when_the_lifeline_is_cut() {
-    for transport in [&BASELINES[..], &["mempipe-futex-safe", "pipe"]].concat() {
+    for transport in [&BASELINES[..], &LOOPS, &["mempipe-futex-safe"]].concat() {
         for pattern in ["ping-pong", "one-way"] {
             let words = ["--transport", transport, "--pattern", pattern, "--cpus", "0,0"];
             let long = ["--slices", "1000", "--slice-ns", "60000000"];
@@ -309,7 +312,7 @@ fn both_processes_end_when_the_lifeline_is_cut() {
 /// With the second process stopped, the first blocks in a call until the lifeline closes.
 #[test]
 fn an_end_that_blocks_is_interrupted() {
-    for transport in ["tcp-blocking", "unix-epoll", "pipe-blocking", "pipe-epoll"] {
+    for transport in [&["tcp-blocking", "unix-epoll", "pipe-epoll"][..], &LOOPS].concat() {
         let words = ["--transport", transport, "--pattern", "ping-pong", "--cpus", "0,0"];
         let long = ["--slices", "1000", "--slice-ns", "60000000"];
         let mut first = First::start(&[&words[..], &long].concat());

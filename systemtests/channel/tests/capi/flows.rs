@@ -127,7 +127,7 @@ fn the_echo_of_flows_answers_every_kind_of_name() {
     let server = Service::start(daemon.found_by(echo.command().arg("fable://echo")));
     let mut command = client.command();
     let said =
-        run(daemon.found_by(command.args([&server.said, "4000", "64", "pipe"])), "xio_client pipe");
-    assert!(said.contains("moved to pipe, epoch 2: "), "{said}");
-    assert!(said.contains("4000 messages over pipe"), "{said}");
+        run(daemon.found_by(command.args([&server.said, "4000", "64", "tcp"])), "xio_client tcp");
+    assert!(said.contains("moved to tcp, epoch 2: "), "{said}");
+    assert!(said.contains("4000 messages over tcp"), "{said}");
 }
