@@ -13,7 +13,7 @@ pub enum Form {
     Safe,
 }
 
-/// Identifies a transport: those of the paper's Table 1, and further ones that flows use.
+/// Identifies a transport: those of the paper's Table 1 that flows use, and further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of the paper's Table 1, then those that only flows use.
+    /// Every kind, first those of the paper's Table 1 in its order.
     pub const ALL: [Kind; 7] = [
         Kind::Tcp,
         Kind::TcpNodelay,

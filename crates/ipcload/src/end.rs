@@ -1,6 +1,6 @@
 //! The interface of the transport or library that is measured.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::error::Result;
@@ -46,4 +46,12 @@ pub struct Invitation {
     pub join: String,
     /// Descriptors that it inherits under the same numbers.
     pub descriptors: Vec<OwnedFd>,
+}
+
+impl Invitation {
+    /// Names the descriptors by their numbers, with commas.
+    pub fn by_numbers(descriptors: Vec<OwnedFd>) -> Invitation {
+        let numbers = descriptors.iter().map(|fd| fd.as_raw_fd().to_string());
+        Invitation { join: numbers.collect::<Vec<_>>().join(","), descriptors }
+    }
 }

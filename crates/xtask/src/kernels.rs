@@ -33,7 +33,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
     let mut command = script(root, words);
     command.env("KERNELS_NGINX_MODULE", apps::nginx::module(root)?);
     if !is_quick {
-        command.env("KERNELS_MEMCACHED", apps::memcached::program(root)?);
+        command.env("KERNELS_MEMCACHED", apps::caches::MEMCACHED.adapted(root)?);
     }
     Ok(code(command.status().map_err(cannot)?.success()))
 }

@@ -185,14 +185,14 @@ only builds; --sanitize runs our tests on nginx and the module under AddressSani
         options: "[--test [FILE.t ...]] [--sanitize]",
         help: "builds the distribution's memcached unmodified and on the channel; --test runs its
 test suite on both, --sanitize our tests under AddressSanitizer",
-        run: |root, words| done(apps::memcached::run(root, words)),
+        run: |root, words| done(apps::caches::MEMCACHED.run(root, words)),
     },
     Command {
         name: "redis",
         options: "[--test [UNIT ...]] [--sanitize]",
         help: "builds the distribution's redis unmodified and on the channel; --test runs its test
 suite on both, --sanitize our tests under AddressSanitizer",
-        run: |root, words| done(apps::redis::run(root, words)),
+        run: |root, words| done(apps::caches::REDIS.run(root, words)),
     },
     Command {
         name: "apps",

@@ -162,8 +162,17 @@ mod tests {
 
     #[test]
     fn the_lists_of_commands_are_of_packages_that_the_set_up_knows() {
-        for package in
-            [KERNELS, NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE, PROGRAMS].concat()
+        for package in [
+            KERNELS,
+            NGINX,
+            NGINX_CLIENTS,
+            MEMCACHED,
+            MEMCACHED_SUITE,
+            REDIS,
+            REDIS_SUITE,
+            PROGRAMS,
+        ]
+        .concat()
         {
             assert!(knows(package), "{package}");
         }

@@ -2,22 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rustix::process::Signal;
 
 use crate::apps::App;
-use crate::apps::cache::fill;
+use crate::apps::cache::{self, CacheLoad, LABELS};
 use crate::apps::environment::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
-use crate::client::protocol::Protocol;
-use crate::client::protocol::memcache::{Cache, Dialect, KEY_BYTES, Operation, Usage, VALUE_BYTES};
-use crate::client::protocol::pattern::Pattern;
+use crate::client::protocol::memcache::{Dialect, KEY_BYTES, VALUE_BYTES};
 use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
-use crate::client::sockets::Ending;
-use crate::client::sockets::kernel::{KernelSockets, Options};
 use crate::engine::placement::Placement;
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
@@ -30,7 +25,6 @@ const REMEDY: &str =
     "build both with `cargo xtask memcached`, or name one with --stock or --adapted";
 const USUAL_STOCK: &str = "memcached/stock/memcached";
 const USUAL_ADAPTED: &str = "memcached/megapipe/memcached";
-const LABELS: [&str; 2] = ["stock", "megapipe"];
 /// Memory of an item beside key and value, with what slabs leave unused; an upper estimate.
 const ITEM_OVERHEAD_BYTES: u64 = 400;
 const USUAL_REQUESTS: [u32; 4] = [1, 8, 128, 0];
@@ -42,12 +36,8 @@ const WORKER_NAME: &str = "mc-worker";
 pub(crate) struct Memcached {
     programs: [PathBuf; 2],
     versions: [String; 2],
-    usage: Usage,
+    load: CacheLoad,
     memory_mb: u32,
-    connections: usize,
-    ending: Ending,
-    seed: u64,
-    pattern: Arc<Pattern>,
 }
 
 impl Memcached {
@@ -55,37 +45,31 @@ impl Memcached {
     pub(crate) fn prepare(arguments: &MemcachedArgs) -> Result<Memcached> {
         let stock = built(arguments.stock.as_deref(), USUAL_STOCK, REMEDY)?;
         let adapted = built(arguments.adapted.as_deref(), USUAL_ADAPTED, REMEDY)?;
-        let (gets, sets) = arguments.ratio;
         let item_bytes = (KEY_BYTES + VALUE_BYTES) as u64 + ITEM_OVERHEAD_BYTES;
-        let wanted_mb = (u64::from(arguments.keys) * item_bytes).div_ceil(1 << 20);
+        let wanted_mb = (u64::from(arguments.keys.keys) * item_bytes).div_ceil(1 << 20);
         if wanted_mb > u64::from(arguments.memory_mb) {
             return Err(Error::setup(
-                format!("{} keys do not fit into {} MB", arguments.keys, arguments.memory_mb),
+                format!("{} keys do not fit into {} MB", arguments.keys.keys, arguments.memory_mb),
                 format!("choose --memory-mb {wanted_mb} or fewer --keys"),
             ));
         }
         Ok(Memcached {
             versions: [version_of(&stock)?, version_of(&adapted)?],
             programs: [stock, adapted],
-            usage: Usage { keys: arguments.keys, gets, sets },
+            load: CacheLoad::new(Dialect::Memcached, &arguments.keys, &arguments.shape),
             memory_mb: arguments.memory_mb,
-            connections: arguments.shape.connections,
-            ending: arguments.shape.ending,
-            seed: arguments.shape.measure.seed.unwrap_or(1),
-            pattern: Arc::new(Pattern::new()),
         })
     }
 
     /// Returns the requests per connection to measure.
     pub(crate) fn requests(&self, arguments: &MemcachedArgs) -> Vec<Requests> {
-        let usual =
-            if arguments.shape.measure.quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
-        let counts = arguments.requests.as_deref().unwrap_or(usual);
-        counts.iter().map(|&count| Requests::Fixed(count)).collect()
+        let is_quick = arguments.shape.measure.quick;
+        let usual = if is_quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
+        cache::requests(arguments.requests.as_deref(), usual)
     }
 
     fn words(&self, variant: usize, port: u16, threads: usize) -> Vec<String> {
-        let connections = room_for(self.connections).to_string();
+        let connections = room_for(self.load.connections).to_string();
         let (port, threads, memory_mb) =
             (port.to_string(), threads.to_string(), self.memory_mb.to_string());
         let mut words: Vec<String> = vec![self.programs[variant].to_string_lossy().into_owned()];
@@ -104,10 +88,6 @@ impl Memcached {
         }
         words
     }
-
-    fn cache(&self, requests: Requests, seed: u64) -> Cache {
-        Cache::new(Dialect::Memcached, self.usage, Arc::clone(&self.pattern), requests, seed)
-    }
 }
 
 impl App for Memcached {
@@ -120,31 +100,21 @@ impl App for Memcached {
     }
 
     fn load(&self) -> String {
-        format!("get:set {}:{}", self.usage.gets, self.usage.sets)
+        self.load.name()
     }
 
     fn settings(&self) -> String {
         let [stock, adapted] = &self.versions;
         format!(
-            "stock is {stock}, megapipe is {adapted}; -m {} -c {} -o hashpower=20\n{} keys of \
-             {KEY_BYTES} bytes, values of {VALUE_BYTES}, {}, every byte checked, misses are errors",
+            "stock is {stock}, megapipe is {adapted}; -m {} -c {} -o hashpower=20\n{}",
             self.memory_mb,
-            room_for(self.connections),
-            self.usage.keys,
-            self.load()
+            room_for(self.load.connections),
+            self.load.described()
         )
     }
 
     fn exchange(&self) -> Exchange {
-        let mut cache = self.cache(Requests::Fixed(0), self.seed);
-        let mut length = |sets| cache.render(Operation { key: 0, sets }).len();
-        let (get, set) = (length(false), length(true));
-        // The answer to a get has the key and two lines around the value.
-        let (value, stored) = (VALUE_BYTES + KEY_BYTES + 22, 8);
-        let Usage { gets, sets, .. } = self.usage;
-        let (gets, sets) = (gets as usize, sets as usize);
-        let mean = |of_get: usize, of_set: usize| (of_get * gets + of_set * sets) / (gets + sets);
-        Exchange { request_bytes: mean(get, set), response_bytes: mean(value, stored) }
+        self.load.exchange()
     }
 
     fn start(&self, variant: usize, cpus: &[usize], signals: &Signals) -> Result<Running> {
@@ -159,8 +129,7 @@ impl App for Memcached {
         if workers.len() == cpus.len() {
             process.serves_in(workers, false);
         }
-        let mut cache = self.cache(Requests::Fixed(0), self.seed);
-        fill(process.address(), &mut cache, self.usage.keys)?;
+        self.load.fill(process.address())?;
         Ok(Running::External(process))
     }
 
@@ -170,15 +139,7 @@ impl App for Memcached {
         requests: &Requests,
         slicing: Slicing,
     ) -> Result<ClientGroup> {
-        let (usage, pattern) = (self.usage, Arc::clone(&self.pattern));
-        let (requests, seed) = (requests.clone(), self.seed);
-        let (cpus, connections) = (&placement.client_cpus, self.connections);
-        let options = Options::for_short_requests(self.ending);
-        let sockets = move |_| KernelSockets::new(options.clone());
-        ClientGroup::start_speaking(cpus, connections, slicing, sockets, move |index| {
-            let (dialect, requests) = (Dialect::Memcached, requests.clone());
-            Cache::new(dialect, usage, Arc::clone(&pattern), requests, seed + index as u64)
-        })
+        self.load.clients(placement, requests, slicing)
     }
 }
 

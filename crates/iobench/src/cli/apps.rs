@@ -154,6 +154,19 @@ pub(crate) struct NginxArgs {
     pub(crate) shape: LoadShape,
 }
 
+/// The keys of a cache, and what clients do with them.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// Ratio of gets to sets, GETS:SETS
+    #[arg(long, value_name = "GETS:SETS", default_value = "9:1", value_parser = parse_ratio)]
+    pub(crate) ratio: (u32, u32),
+
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value = "100000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: u32,
+}
+
 /// Options of `apps memcached`.
 #[derive(Debug, Args)]
 #[command(after_help = MEMCACHED_EXAMPLES)]
@@ -176,14 +189,8 @@ pub(crate) struct MemcachedArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_requests)]
     pub(crate) requests: Option<Vec<u32>>,
 
-    /// Ratio of gets to sets, GETS:SETS
-    #[arg(long, value_name = "GETS:SETS", default_value = "9:1", value_parser = parse_ratio)]
-    pub(crate) ratio: (u32, u32),
-
-    /// Number of keys
-    #[arg(long, value_name = "N", default_value = "100000",
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) keys: u32,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
 
     /// Memory of each server in megabytes; it must be enough for all keys
     #[arg(long, value_name = "MB", default_value = "1024",
@@ -212,14 +219,8 @@ pub(crate) struct RedisArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_requests)]
     pub(crate) requests: Option<Vec<u32>>,
 
-    /// Ratio of gets to sets, GETS:SETS
-    #[arg(long, value_name = "GETS:SETS", default_value = "9:1", value_parser = parse_ratio)]
-    pub(crate) ratio: (u32, u32),
-
-    /// Number of keys
-    #[arg(long, value_name = "N", default_value = "100000",
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) keys: u32,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
 
     #[command(flatten)]
     pub(crate) shape: LoadShape,

@@ -80,7 +80,7 @@ impl Baseline {
 }
 
 /// Input and output of one end.
-type Ends = [OwnedFd; 2];
+pub(super) type Ends = [OwnedFd; 2];
 
 /// Both ends of a path.
 fn connect(path: Path, message_bytes: usize) -> Result<(Ends, Ends)> {
@@ -101,12 +101,18 @@ fn twice(socket: impl Into<OwnedFd>) -> io::Result<Ends> {
 fn pipe_pair(message_bytes: usize) -> io::Result<(Ends, Ends)> {
     let (least, most) = (*PIPE_BYTES.start(), *PIPE_BYTES.end());
     let room = (PIPE_MESSAGES * message_bytes).clamp(least, most);
+    let (own, peer) = pipes()?;
+    for [_, output] in [&own, &peer] {
+        // The kernel may refuse for a user with many pipes; the pipe then keeps its default size.
+        let _ = rustix::pipe::fcntl_setpipe_size(output, room);
+    }
+    Ok((own, peer))
+}
+
+/// Makes a pipe in each direction.
+pub(super) fn pipes() -> io::Result<(Ends, Ends)> {
     let (own_input, peer_output) = io::pipe()?;
     let (peer_input, own_output) = io::pipe()?;
-    for pipe in [&own_output, &peer_output] {
-        // The kernel may refuse for a user with many pipes; the pipe then keeps its default size.
-        let _ = rustix::pipe::fcntl_setpipe_size(pipe, room);
-    }
     let own = [own_input.into(), own_output.into()];
     Ok((own, [peer_input.into(), peer_output.into()]))
 }
@@ -152,9 +158,7 @@ impl BaselineEnd {
     /// Creates the path and opens the first end, in the measuring process.
     pub(crate) fn create(baseline: Baseline, load: &Load) -> Result<(BaselineEnd, Invitation)> {
         let (own, peer) = connect(baseline.path, load.bytes())?;
-        let numbers = peer.each_ref().map(|fd| fd.as_raw_fd().to_string());
-        let invitation = Invitation { join: numbers.join(","), descriptors: peer.into() };
-        Ok((BaselineEnd::new(baseline, own, load)?, invitation))
+        Ok((BaselineEnd::new(baseline, own, load)?, Invitation::by_numbers(peer.into())))
     }
 
     /// Opens the second end, from the invitation of the first process.

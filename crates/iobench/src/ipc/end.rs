@@ -1,7 +1,5 @@
 //! Runs one of the two processes of a measurement, with a transport of `fable` or a baseline.
 
-use std::os::fd::AsRawFd;
-
 use fable::transport::{self, Direction, Offer, PathOptions, Record, Transport};
 use fable::{Kind, TransportError};
 use ipcload::{End, Invitation, Load, TIME_LIMIT};
@@ -80,10 +78,7 @@ impl FableEnd {
     ) -> ipcload::Result<(FableEnd, Invitation)> {
         let (mut transport, offer) = transport::create(kind, options).map_err(transport_error)?;
         transport.set_batch(batch);
-        let numbers: Vec<String> =
-            offer.descriptors.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        let invitation = Invitation { join: numbers.join(","), descriptors: offer.descriptors };
-        Ok((FableEnd(transport), invitation))
+        Ok((FableEnd(transport), Invitation::by_numbers(offer.descriptors)))
     }
 
     fn open(offer: Offer, options: PathOptions, batch: u32) -> ipcload::Result<FableEnd> {

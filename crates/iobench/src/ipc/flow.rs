@@ -38,10 +38,7 @@ impl FlowEnd {
         let page = page::create().map_err(ipcload::Error::transport)?;
         let shared = page.try_clone().map_err(ipcload::Error::transport)?;
         let end = FlowEnd::start(parts(Role::Leader, kind, leader, page, path)?, batch)?;
-        let descriptors = vec![follower, shared];
-        let numbers: Vec<String> =
-            descriptors.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        Ok((end, Invitation { join: numbers.join(","), descriptors }))
+        Ok((end, Invitation::by_numbers(vec![follower, shared])))
     }
 
     /// Opens the follower.

@@ -1,9 +1,8 @@
 //! Calls the Makefiles of `apps/`, which build nginx, memcached and redis on the channel, and the
 //! programs of `systemtests/programs`, which compare adapted with stock servers.
 
-pub(crate) mod memcached;
+pub(crate) mod caches;
 pub(crate) mod nginx;
-pub(crate) mod redis;
 pub(crate) mod sanitizer;
 pub(crate) mod systemtests;
 
@@ -36,8 +35,8 @@ pub(crate) fn build(root: &Path) -> Result<(), String> {
     setup::run_for(&[setup::NGINX, setup::MEMCACHED, setup::REDIS].concat())?;
     build_preload(root)?;
     nginx::releases(root)?;
-    memcached::releases(root)?;
-    redis::both(root)
+    caches::MEMCACHED.both_and(root, &["releases"])?;
+    caches::REDIS.both_and(root, &[])
 }
 
 /// Builds the commands that run programs under a preload library.

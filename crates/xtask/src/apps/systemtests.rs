@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{build_preload, memcached, nginx};
+use super::{build_preload, caches, nginx};
 use crate::cargo::cargo;
 use crate::setup;
 
@@ -35,7 +35,7 @@ pub(crate) fn operations(root: &Path, words: &[&str]) -> Result<ExitCode, String
     }
     if is_chosen("memcached") {
         setup::run_for(setup::MEMCACHED)?;
-        memcached::both(root)?;
+        caches::MEMCACHED.both_and(root, &[])?;
     }
     start(root, "operations", words)
 }

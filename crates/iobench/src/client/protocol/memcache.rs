@@ -58,6 +58,18 @@ impl Dialect {
         }
     }
 
+    /// Returns the length of the answer to a set or a get.
+    pub(crate) fn answer_bytes(self, sets: bool) -> usize {
+        if sets {
+            return self.stored().len() + LINE_END.len();
+        }
+        let line_bytes = match self {
+            Dialect::Memcached => "VALUE  0 1024\r\n".len() + KEY_BYTES,
+            Dialect::Redis => "$1024\r\n".len(),
+        };
+        line_bytes + VALUE_BYTES + self.after_value().len()
+    }
+
     /// Checks the line before a value, of which only one form is right.
     fn check_value_line(self, line: &[u8], key: u32) -> Result<(), Complaint> {
         let (miss, is_right) = match self {

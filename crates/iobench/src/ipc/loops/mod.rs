@@ -9,13 +9,12 @@ mod shmem_pipe;
 mod vmsplice;
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use fable::Form;
 use ipcload::{End, Error, Invitation, Load, Result};
 
-use super::baseline::{failed, no_longer_blocking, read_all, read_some, write_all};
+use super::baseline::{failed, no_longer_blocking, pipes, read_all, read_some, write_all};
 use cacheline::Cacheline;
 use shmem_pipe::ShmemPipe;
 use vmsplice::Vmsplice;
@@ -88,9 +87,7 @@ fn run<E: LoopEnd>(load: &Load, inherited: Option<Vec<OwnedFd>>) -> Result<()> {
         ipcload::run_measuring_process(load, || {
             ipcload::interrupt_calls_when_stopping()?;
             let (end, descriptors) = E::create(load)?;
-            let numbers = descriptors.iter().map(|fd| fd.as_raw_fd().to_string());
-            let join = numbers.collect::<Vec<_>>().join(",");
-            Ok((end, Invitation { join, descriptors }))
+            Ok((end, Invitation::by_numbers(descriptors)))
         });
         return Ok(());
     };
@@ -146,14 +143,6 @@ impl Notes {
             self.read.extend(numbers.iter().map(|bytes| u64::from_ne_bytes(*bytes)));
         }
     }
-}
-
-/// Makes a pipe in each direction; returns input and output of both ends.
-fn pipes() -> io::Result<([OwnedFd; 2], [OwnedFd; 2])> {
-    let (own_input, other_output) = io::pipe()?;
-    let (other_input, own_output) = io::pipe()?;
-    let own = [own_input.into(), own_output.into()];
-    Ok((own, [other_input.into(), other_output.into()]))
 }
 
 /// Returns the descriptors that the other process passed.
