@@ -31,13 +31,15 @@ impl Engine {
     /// Closes a member at once, even one that is being closed; resets a TCP connection.
     pub(crate) fn abort(&mut self, key: Key) -> Result<(), Error> {
         self.check_process()?;
-        match self.members.get(key).map(|member| member.leaving.is_some()) {
-            None => return Err(Error::UnknownHandle),
-            Some(false) => {
+        let member = self.members.get(key).ok_or(Error::UnknownHandle)?;
+        match &member.leaving {
+            None => {
                 self.mark_leaving(key, true);
                 self.counters.requests += 1;
             }
-            Some(true) => {}
+            // The handle was unregistered.
+            Some(leaving) if leaving.request.is_none() => return Err(Error::UnknownHandle),
+            Some(_) => {}
         }
         self.abort_leaving(key, None);
         Ok(())

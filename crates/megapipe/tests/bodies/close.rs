@@ -147,6 +147,7 @@ pub(crate) fn an_unregistered_lightweight_socket_writes_what_is_queued(driver: D
     let bytes = write_all_kinds(&mut rig, handle, &pattern, Buffer::from(pattern.bytes(0, 10)));
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     assert!(rig.unregister(handle).unwrap().descriptor.is_none());
+    assert!(matches!(rig.abort(handle), Err(Error::UnknownHandle)));
     begin.send(()).unwrap();
     let until = Instant::now() + TIME_LIMIT;
     while !reader.is_finished() {
