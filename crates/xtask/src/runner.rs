@@ -19,8 +19,9 @@ use crate::timings::{self, Timing};
 const LANES: usize = 2;
 
 /// What the lanes after the first add to their nice value, so that a step that waits more than it
-/// computes, such as system tests, is not slowed by builds beside it (sched(7)).
-const NICE: i32 = 10;
+/// computes, such as system tests, is not slowed by builds beside it (sched(7)). With more than
+/// that, a busy machine leaves them too little to end in their time.
+const NICE: i32 = 5;
 
 /// One step of a run.
 pub(crate) struct Step {
