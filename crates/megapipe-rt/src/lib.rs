@@ -36,8 +36,8 @@
 //!
 //! # Back-pressure
 //!
-//! A writer waits while a connection's output reaches its high-water mark (256 KiB), and a
-//! connection stops receiving while 256 KiB wait for a task that does not read. If tasks keep more
+//! A writer waits while a connection's output reaches its high-water mark (64 KiB), and a
+//! connection stops receiving while 64 KiB wait for a task that does not read. If tasks keep more
 //! than half of a core's receive buffers, further input is copied out of them, so no connection
 //! waits for another one's task.
 //!

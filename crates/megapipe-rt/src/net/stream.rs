@@ -39,7 +39,7 @@ impl<F> Stream<F> {
     /// Waits for bytes and returns them; `None` is the end of the stream.
     ///
     /// Returns one piece as it arrived, without a copy: up to 4 KiB, or 64 KiB while much arrives.
-    /// After the first call, the stream receives without being asked, up to 256 KiB ahead. An error
+    /// After the first call, the stream receives without being asked, up to 64 KiB ahead. An error
     /// is returned again by later calls.
     pub async fn read(&mut self) -> io::Result<Option<Received>> {
         poll_fn(|context| self.connection.poll_read(context)).await
@@ -104,7 +104,7 @@ impl<F> Stream<F> {
     }
 
     /// Sets the high-water mark in bytes: while so much output is not written yet, a writer waits,
-    /// until half of it is. Default: 256 KiB.
+    /// until half of it is. Default: 64 KiB.
     pub fn set_high_water(&self, bytes: usize) {
         self.connection.set_high_water(bytes);
     }

@@ -2,13 +2,16 @@
 
 use super::datagram::{Datagram, FamilyAddress};
 use crate::core::{Core, CoreChannel, Sink};
-use crate::net::state::{INPUT_HIGH_WATER, OUTPUT_HIGH_WATER, Receiving, errno_of};
+use crate::net::state::{Receiving, errno_of};
 use crate::net::waiters::Waiters;
 use megapipe::{Buffer, Direction, Event, Handle, Repeat};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 
+/// Bytes that may wait for a task that does not read, before the socket stops receiving, and default
+/// of [`State::high_water`].
+const HIGH_WATER: usize = 256 << 10;
 /// What a datagram counts besides its bytes, so that empty ones are bounded too.
 const DATAGRAM_COST: usize = 256;
 
@@ -45,7 +48,7 @@ impl<A> Default for State<A> {
             receiving: Cell::new(Receiving::Idle),
             readers: Waiters::default(),
             output_bytes: Cell::new(0),
-            high_water: Cell::new(OUTPUT_HIGH_WATER),
+            high_water: Cell::new(HIGH_WATER),
             output_error: Cell::new(None),
             refuses_segments: Cell::new(false),
             writers: Waiters::default(),
@@ -111,7 +114,7 @@ impl<A: FamilyAddress> State<A> {
             Err(error) => self.input.borrow_mut().push_back(Err(error)),
         }
         let waited = self.readers.wake_all();
-        if !waited && self.input_bytes.get() >= INPUT_HIGH_WATER {
+        if !waited && self.input_bytes.get() >= HIGH_WATER {
             // Fails only after the end of the runtime.
             let _ = core.with_channel(|channel| {
                 self.stop_receiving(channel, handle);
