@@ -13,7 +13,7 @@ for file in kernel checks guest report; do
 done
 
 usage='usage: cargo xtask kernels [--quick] [--kernel NAME-OR-DIR,...] [--only PART-OF-A-NAME]
-           [--accel kvm|tcg] [--keep]'
+           [--accel kvm|tcg] [--cpus N] [--keep]'
 help='
   --quick         only Linux 6.1, with doctor, nginx and a part of the conformance suite: 3 minutes
   --kernel LIST   only these, separated by commas: 5.10, 6.1, 6.12, newest, or a directory that has
@@ -21,6 +21,8 @@ help='
                   [default: all four]
   --only PART     only checks that have this in their name, such as nginx; writes no table
   --accel NAME    kvm or tcg (emulation) [default: kvm where a kernel boots with it, else tcg]
+  --cpus N        CPUs of a guest, 2 to 255; from 8 on two of them are offline, so that their
+                  numbers have holes; writes no table [default: 2]
   --keep          keep disk images and initramfs in target/kernels/run-*'
 
 die() {
@@ -28,10 +30,10 @@ die() {
     exit 1
 }
 
-quick='' kernels='' only='' accelerator='' keep='' parse=''
+quick='' kernels='' only='' accelerator='' cpus=2 keep='' parse=''
 while [ $# -gt 0 ]; do
     case $1 in
-        --kernel | --only | --accel) [ $# -ge 2 ] || die "$1 needs a value; $usage" ;;
+        --kernel | --only | --accel | --cpus) [ $# -ge 2 ] || die "$1 needs a value; $usage" ;;
     esac
     case $1 in
         --help | -h)
@@ -45,6 +47,7 @@ while [ $# -gt 0 ]; do
         --kernel) kernels+=${kernels:+,}$2 && shift ;;
         --only) only=$2 && shift ;;
         --accel) accelerator=$2 && shift ;;
+        --cpus) cpus=$2 && shift ;;
         *) die "unknown argument \`$1\`; $usage" ;;
     esac
     shift
@@ -53,6 +56,8 @@ case $accelerator in
     '' | kvm | tcg) ;;
     *) die "unknown accelerator \`$accelerator\`; $usage" ;;
 esac
+[[ $cpus =~ ^[0-9]{1,3}$ ]] && [ "$((10#$cpus))" -ge 2 ] && [ "$((10#$cpus))" -le 255 ] ||
+    die "--cpus takes a number from 2 to 255, not \`$cpus\`; $usage"
 partial=$kernels
 [ -n "$kernels" ] || { [ -n "$quick" ] && kernels=6.1 || kernels=5.10,6.1,6.12,newest; }
 IFS=, read -ra names <<< "$kernels"
@@ -124,7 +129,7 @@ for run in "${runs[@]}"; do
     # The rest is what finds the cause of a failure.
     [ -n "$keep" ] || rm -rf "$run"/{disk.img,initramfs.cpio,initramfs,base}
 done
-if [ -z "$quick$only" ] && [ ${#runs[@]} -gt 0 ]; then
+if [ -z "$quick$only" ] && [ "$cpus" = 2 ] && [ ${#runs[@]} -gt 0 ]; then
     write_table "$root/docs/kernels.md" "$partial" "${runs[@]}"
 fi
 summarize

@@ -30,6 +30,11 @@ ulimit -n 65536
 ulimit -l unlimited
 # An emulated CPU that waits for the host's is not stuck.
 echo 60 > /proc/sys/kernel/watchdog_thresh
+if [ "$(nproc)" -ge 8 ]; then
+    for cpu in 1 $(($(nproc) / 2)); do
+        echo 0 > /sys/devices/system/cpu/cpu$cpu/online
+    done
+fi
 say "release $release"
 
 text=/run/disk/text

@@ -1,7 +1,7 @@
 #!/bin/bash
-# nginx with two workers answers 1,000 requests with keep-alive and 1,000 without: each has status
-# 200, its length and its bytes. Takes `stock`, or the driver and the module's path; the driver
-# `chosen` is the one that the module chooses, which must be the one that doctor named.
+# nginx with a worker for each CPU answers 1,000 requests with keep-alive and 1,000 without: each
+# has status 200, its length and its bytes. Takes `stock`, or the driver and the module's path; the
+# driver `chosen` is the one that the module chooses, which must be the one that doctor named.
 set -u
 driver=$1
 module=${2-}
@@ -23,7 +23,8 @@ for number in "${!sizes[@]}"; do
 done
 {
     [ "$driver" = stock ] || echo "load_module $module;"
-    echo "user root; worker_processes 2; pid $dir/nginx.pid; error_log $dir/error.log notice;"
+    echo "user root; worker_processes $(nproc); pid $dir/nginx.pid;"
+    echo "error_log $dir/error.log notice;"
     echo "daemon on; worker_rlimit_nofile 16384;"
     case $driver in
         stock) echo "events { worker_connections 1024; }" ;;

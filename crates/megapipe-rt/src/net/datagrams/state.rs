@@ -9,8 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 
-/// Bytes that may wait for a task that does not read, before the socket stops receiving, and default
-/// of [`State::high_water`].
+/// Bytes that may wait for a task that does not read, before the socket stops receiving, and the
+/// default of [`State::high_water`].
 const HIGH_WATER: usize = 256 << 10;
 /// What a datagram counts besides its bytes, so that empty ones are bounded too.
 const DATAGRAM_COST: usize = 256;
