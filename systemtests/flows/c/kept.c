@@ -1,22 +1,31 @@
 /* What listening sockets keep of connections that another one at their port gets.
    Usage: kept CASE
    few: a listener that accepts nothing keeps few offers, and takes part when it accepts
-   rings: an offer that is kept has no rings any more when its connection is over */
+   rings: an offer that is kept has no rings any more when its connection is over
+   strangers: another user, who has all names of a port first, gets no offer */
 #include "rendezvous.h"
 #include <sys/stat.h>
 
 enum { CONNECTIONS = 200, KEPT_MAX = 65, BYTES = 20000 };
+/* The places of a port, and another user. */
+enum { PLACES = 8, ONLY_6 = 256, STRANGER = 12345 };
 
-/* Listens at the same port as others, at another address of the loopback network. */
-static int listen_at(in_addr_t host, struct sockaddr_in *address) {
+/* Takes the same port as others, at another address of the loopback network. */
+static int bound_at(in_addr_t host, struct sockaddr_in *address) {
     int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
     address->sin_family = AF_INET;
     address->sin_addr.s_addr = htonl(host);
     CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
-    CHECK(bind(fd, (struct sockaddr *)address, sizeof *address) == 0 && listen(fd, 64) == 0);
+    CHECK(bind(fd, (struct sockaddr *)address, sizeof *address) == 0);
     socklen_t size = sizeof *address;
     CHECK(getsockname(fd, (struct sockaddr *)address, &size) == 0);
+    return fd;
+}
+
+static int listen_at(in_addr_t host, struct sockaddr_in *address) {
+    int fd = bound_at(host, address);
+    CHECK(listen(fd, 64) == 0);
     return fd;
 }
 
@@ -95,16 +104,41 @@ static void few(void) {
     exchange(idle, &at_first, 2);
 }
 
+/* Takes a place of the rendezvous at a port. */
+static int take(const struct sockaddr_in *address, int place) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int port = ntohs(address->sin_port);
+    int length = sprintf(name.sun_path + 1, "fable-preload-3/%04x%04x", port, place);
+    socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + length;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&name, size) == 0);
+    CHECK(listen(fd, CONNECTIONS) == 0);
+    return fd;
+}
+
+/* Another user takes the names before the port has a listener. */
+static void strangers(void) {
+    struct sockaddr_in address = {0};
+    int reserved = bound_at(INADDR_LOOPBACK, &address), names[2 * PLACES], visitors = 0;
+    CHECK(seteuid(STRANGER) == 0);
+    for (int at = 0; at < 2 * PLACES; at++)
+        names[at] = take(&address, at < PLACES ? at : ONLY_6 + at - PLACES);
+    CHECK(seteuid(0) == 0 && listen(reserved, 64) == 0);
+    exchange(start(reserved, CONNECTIONS), &address, CONNECTIONS);
+    for (int at = 0; at < 2 * PLACES; at++) {
+        char byte;
+        for (int fd; (fd = accept(names[at], NULL, NULL)) >= 0; visitors++) {
+            CHECK(recv(fd, &byte, 1, 0) == 0);
+            close(fd);
+        }
+    }
+    CHECK(visitors > 0);
+}
+
 /* Takes the place of a listener that accepts nothing, and looks at what it keeps. */
 static void rings(void) {
     struct sockaddr_in address = {0};
-    int listener = listen_at(INADDR_LOOPBACK, &address);
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int length = sprintf(name.sun_path + 1, "fable-preload-3/%04x0001", ntohs(address.sin_port));
-    socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + length;
-    int place = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
-    CHECK(place >= 0 && bind(place, (struct sockaddr *)&name, size) == 0);
-    CHECK(listen(place, CONNECTIONS) == 0);
+    int listener = listen_at(INADDR_LOOPBACK, &address), place = take(&address, 1);
     exchange(start(listener, CONNECTIONS), &address, CONNECTIONS);
     for (int turn = 0; turn < CONNECTIONS; turn++) {
         char content[64], control[CMSG_SPACE(sizeof(int))];
@@ -128,7 +162,7 @@ static void rings(void) {
     }
 }
 
-static const struct test_case cases[] = {{"few", few}, {"rings", rings}};
+static const struct test_case cases[] = {{"few", few}, {"rings", rings}, {"strangers", strangers}};
 
 int main(int count, char **arguments) {
     CHECK(count == 2);

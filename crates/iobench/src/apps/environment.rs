@@ -1,10 +1,13 @@
 //! The environment of the programs under test: network namespace, scratch directory, binaries.
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::apps::files::unique;
+use tempfile::TempDir;
+
 use crate::error::{Context, Error, Result};
 use crate::network::veth::Veth;
 use crate::network::{Entered, namespace};
@@ -76,29 +79,21 @@ fn beside_us() -> Result<PathBuf> {
     Ok(target.join("apps"))
 }
 
-/// A directory that is removed with everything in it when dropped.
-#[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn make(purpose: &str) -> Result<Scratch> {
-        let path = env::temp_dir().join(format!("iobench-{purpose}-{}", unique()));
-        fs::create_dir(&path).context(
-            format!("make the directory {}", path.display()),
-            "free some space, or set TMPDIR to a directory that can be written",
-        )?;
-        Ok(Scratch(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
+/// Makes a directory of temporary files, see [`scratch_in`].
+pub(crate) fn scratch(purpose: &str) -> Result<TempDir> {
+    scratch_in(&env::temp_dir(), purpose).context(
+        format!("make a directory in {}", env::temp_dir().display()),
+        "free some space, or set TMPDIR to a directory that can be written",
+    )
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Makes a directory that is removed with everything in it when dropped. Its name is random, so
+/// that no other user can take it before. Others can read it: servers run as users of their own.
+pub(crate) fn scratch_in(parent: &Path, purpose: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(&format!("iobench-{purpose}-"))
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir_in(parent)
 }
 
 /// Returns the number of connections that a server must be able to hold. A server with little CPU
@@ -123,14 +118,5 @@ mod tests {
         assert!(error.contains("/no/such/module.so") && error.contains("cargo xtask x"), "{error}");
         let program = env::current_exe().unwrap();
         assert_eq!(built(Some(&program), "x", "").unwrap(), fs::canonicalize(program).unwrap());
-    }
-
-    #[test]
-    fn scratch_directories_vanish() {
-        let scratch = Scratch::make("test").unwrap();
-        let path = scratch.path().to_owned();
-        fs::write(path.join("file"), "x").unwrap();
-        drop(scratch);
-        assert!(!path.exists());
     }
 }

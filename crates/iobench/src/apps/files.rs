@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use tempfile::TempDir;
+
+use crate::apps::environment::scratch_in;
 use crate::client::protocol::pattern::Pattern;
 use crate::error::{Context, Result};
 
@@ -13,7 +16,7 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// A directory of files, each with the content of its number; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    root: PathBuf,
+    root: TempDir,
     pub(crate) sizes: Vec<u64>,
     /// Whether the files are in memory (tmpfs) or in the temporary directory.
     pub(crate) in_memory: bool,
@@ -27,9 +30,8 @@ impl FileSet {
         let memory = Path::new("/dev/shm");
         let in_memory = room_bytes(memory).is_some_and(|room| room > total + SPARE_BYTES);
         let parent = if in_memory { memory.to_owned() } else { std::env::temp_dir() };
-        let root = parent.join(format!("iobench-files-{}", unique()));
-        let action = format!("write {} files into {}", sizes.len(), root.display());
-        fs::create_dir(&root).context(action.clone(), REMEDY)?;
+        let action = format!("write {} files into {}", sizes.len(), parent.display());
+        let root = scratch_in(&parent, "files").context(action.clone(), REMEDY)?;
         let files = FileSet { root, sizes, in_memory };
         files.fill(pattern).context(action, REMEDY)?;
         Ok(files)
@@ -37,7 +39,7 @@ impl FileSet {
 
     fn fill(&self, pattern: &Pattern) -> std::io::Result<()> {
         for (number, &size) in (0_u32..).zip(&self.sizes) {
-            let path = self.root.join(file_name(number));
+            let path = self.root.path().join(file_name(number));
             let mut file = BufWriter::new(fs::File::create(path)?);
             let mut at = 0;
             while at < size {
@@ -52,7 +54,7 @@ impl FileSet {
     }
 
     pub(crate) fn root(&self) -> &Path {
-        &self.root
+        self.root.path()
     }
 
     /// Returns the mean size of the files.
@@ -61,23 +63,9 @@ impl FileSet {
     }
 }
 
-impl Drop for FileSet {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
-    }
-}
-
 /// Returns the name of a file. All names have the same length, so all requests have, too.
 pub(crate) fn file_name(number: u32) -> String {
     format!("{number:05}.html")
-}
-
-/// Returns a unique name: runs at the same time, and tests in one process, get different
-/// directories.
-pub(crate) fn unique() -> String {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns the free space of a file system in bytes.

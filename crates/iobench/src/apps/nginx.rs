@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
+use tempfile::TempDir;
+
 use crate::apps::App;
-use crate::apps::environment::{Scratch, built, is_root, room_for};
+use crate::apps::environment::{built, is_root, room_for, scratch};
 use crate::apps::files::FileSet;
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
@@ -82,7 +84,7 @@ pub(crate) struct Nginx {
     files: FileSet,
     sizes: Arc<[u64]>,
     pattern: Arc<Pattern>,
-    scratch: Scratch,
+    scratch: TempDir,
 }
 
 impl Nginx {
@@ -115,7 +117,7 @@ impl Nginx {
             sizes: files.sizes.clone().into(),
             files,
             pattern,
-            scratch: Scratch::make("nginx")?,
+            scratch: scratch("nginx")?,
         })
     }
 

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
+use tempfile::TempDir;
+
 use crate::apps::App;
 use crate::apps::cache::{self, CacheLoad, LABELS};
-use crate::apps::environment::{Scratch, built, room_for};
+use crate::apps::environment::{built, room_for, scratch};
 use crate::cli::apps::RedisArgs;
 use crate::client::ClientGroup;
 use crate::client::protocol::memcache::Dialect;
@@ -31,7 +33,7 @@ const QUICK_REQUESTS: [u32; 1] = [0];
 pub(crate) struct Redis {
     programs: [PathBuf; 2],
     load: CacheLoad,
-    scratch: Scratch,
+    scratch: TempDir,
 }
 
 impl Redis {
@@ -42,7 +44,7 @@ impl Redis {
         Ok(Redis {
             programs: [stock, adapted],
             load: CacheLoad::new(Dialect::Redis, &arguments.keys, &arguments.shape),
-            scratch: Scratch::make("redis")?,
+            scratch: scratch("redis")?,
         })
     }
 

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::apps::environment::Scratch;
+use tempfile::TempDir;
+
+use crate::apps::environment::scratch;
 use crate::client::Order;
 use crate::client::faults::Fault;
 use crate::client::slices::{Slicing, Tally};
@@ -66,7 +68,7 @@ pub(crate) struct H2load<'a> {
     program: &'a Program,
     shape: Shape,
     signals: &'a Signals,
-    directory: Scratch,
+    directory: TempDir,
     running: Option<External>,
     start_ns: u64,
     covers: bool,
@@ -78,7 +80,7 @@ impl<'a> H2load<'a> {
         shape: Shape,
         signals: &'a Signals,
     ) -> Result<H2load<'a>> {
-        let directory = Scratch::make("h2load")?;
+        let directory = scratch("h2load")?;
         let (running, start_ns, covers) = (None, 0, false);
         Ok(H2load { program, shape, signals, directory, running, start_ns, covers })
     }

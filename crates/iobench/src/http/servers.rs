@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::apps::environment::Scratch;
+use tempfile::TempDir;
+
+use crate::apps::environment::scratch;
 use crate::cli::http::{HttpArgs, Version};
 use crate::client::ClientKind;
 use crate::engine::placement::unique;
@@ -55,7 +57,7 @@ pub(crate) struct Group {
     pub(crate) servers: Vec<Running>,
     pub(crate) stacks: Vec<Option<Site>>,
     /// Settings of the servers' stacks.
-    directories: Vec<Scratch>,
+    directories: Vec<TempDir>,
 }
 
 impl Servers {
@@ -108,7 +110,7 @@ impl Servers {
         for contender in &self.contenders {
             let launch = Launch::echo(contender.peer.name(), cpus);
             let stack = contender.has_stack.then_some(Kind::USUAL);
-            let directory = stack.map(|_| Scratch::make("http")).transpose()?;
+            let directory = stack.map(|_| scratch("http")).transpose()?;
             let start = |launch: &Launch| contender.start(launch, directory.as_ref(), signals);
             let (server, site) = path.start_by(stack, contender.client, launch, start)?;
             group.servers.push(server);
@@ -152,7 +154,7 @@ impl Contender {
     fn start(
         &self,
         launch: &Launch,
-        directory: Option<&Scratch>,
+        directory: Option<&TempDir>,
         signals: &Signals,
     ) -> Result<Running> {
         let Some((device, directory)) = launch.interface.clone().zip(directory) else {

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use crate::apps::environment::Scratch;
+use crate::apps::environment::scratch;
 use crate::error::{Context, Error, Result};
 use crate::installed::find_runner;
 use crate::network::namespace::has_capabilities;
@@ -56,7 +56,7 @@ impl MtcpRun {
             ));
         }
         // Settings without effect: a program that does not communicate opens no device.
-        let directory = Scratch::make("mtcp")?;
+        let directory = scratch("mtcp")?;
         let (device, address) = ("none".to_owned(), Ipv4Addr::LOCALHOST.into());
         let interface = Interface { device, address, cores: 1 };
         let file = directory.path().join("trial.toml");
@@ -178,7 +178,7 @@ mod tests {
     fn settings_are_those_that_stacks_read() {
         let (device, address) = ("server2".to_owned(), [10, 78, 2, 1].into());
         let interface = Interface { device, address, cores: 2 };
-        let directory = Scratch::make("settings").unwrap();
+        let directory = scratch("settings").unwrap();
         for statistics in [None, Some(Path::new("/tmp/a \"b\"/stat"))] {
             let file = directory.path().join("stack.toml");
             write(&file, &settings(&interface, statistics)).unwrap();

@@ -188,7 +188,7 @@ mod tests {
     use std::os::unix::fs::chown;
 
     use super::*;
-    use crate::apps::environment::Scratch;
+    use crate::apps::environment::scratch;
     use crate::programs::Variant;
     use crate::programs::server::user_id;
     use crate::server::external::{ExternalProcess, Foreign};
@@ -205,7 +205,7 @@ mod tests {
             }
         };
         let signals = Signals::block();
-        let directory = Scratch::make("late-postgres").unwrap();
+        let directory = scratch("late-postgres").unwrap();
         let owner = postgres.user().map(|user| user_id(user).unwrap());
         chown(directory.path(), owner, None).unwrap();
         let target = Target {

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 
-use crate::apps::environment::Scratch;
+use tempfile::TempDir;
+
+use crate::apps::environment::scratch;
 use crate::error::{Context, Error, Result};
 use crate::ipc::placement::Pair;
 use crate::network::Entered;
@@ -22,7 +24,7 @@ pub(crate) struct Server {
     backend: Option<ExternalProcess>,
     /// The settings of its user-level stack, if it has one.
     stack: Option<PathBuf>,
-    directory: Scratch,
+    directory: TempDir,
     variant: Variant,
     link: Link,
 }
@@ -36,7 +38,7 @@ impl Server {
         network_path: &mut NetworkPath,
         signals: &Signals,
     ) -> Result<Server> {
-        let directory = Scratch::make(program.name())?;
+        let directory = scratch(program.name())?;
         if let Some(user) = program.user() {
             chown(directory.path(), Some(user_id(user)?), None).context(
                 format!("give {} to {user}", directory.path().display()),

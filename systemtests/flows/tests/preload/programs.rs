@@ -97,6 +97,14 @@ fn an_offer_that_is_kept_loses_its_rings_with_the_connection() {
 }
 
 #[test]
+fn another_user_at_the_names_of_a_port_gets_no_offer() {
+    match testkit::is_root() {
+        true => kept("strangers", 0),
+        false => skip("another_user_at_the_names_of_a_port_gets_no_offer", "it needs root"),
+    }
+}
+
+#[test]
 fn a_client_takes_no_port_before_it_connects() {
     let test = "a_client_takes_no_port_before_it_connects";
     let program = compile("ways");
