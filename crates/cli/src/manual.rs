@@ -6,6 +6,7 @@ use std::{fs, io, iter};
 use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use sys::output_file::OutputFile;
 
 use crate::print;
 
@@ -81,7 +82,8 @@ fn write_all(
         let name = page.get_display_name().unwrap_or(program);
         let path = directory.join(format!("{name}.1"));
         let text = rendered(program, page, sections).map_err(failed(&path))?;
-        fs::write(&path, text).map_err(failed(&path))?;
+        let page = OutputFile::prepare(&path).and_then(|file| file.write(&text));
+        page.map_err(failed(&path))?;
     }
     Ok(())
 }
