@@ -401,7 +401,9 @@ pub extern "C" fn mp_request_peer_address(handle: mp_handle) -> c_int {
 }
 
 /// Cancels requests of a handle, which stays registered. Each still has its last completion: with
-/// ECANCELED, or with its result if that came first.
+/// ECANCELED, or with its result if that came first. A write in progress ends without an error and
+/// with the number of bytes that are written. If these are not all, mp_close() resets the
+/// connection, unless a later write goes on.
 ///
 /// what: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, 0 for everything,
 /// including accepts, polls and transfers at an offset.

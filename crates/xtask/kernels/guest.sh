@@ -113,8 +113,8 @@ check_kernel() {
 }
 
 # Reads reports until the last one; records a fault if it does not arrive. Its limit is 180 s for
-# the boot, which takes five when emulated, 10 s for each further CPU, and 30 s beyond a check's limit, in which the guest ends
-# it.
+# the boot, which takes five when emulated, 10 s for each further CPU, and 30 s beyond a check's
+# limit, in which the guest ends it.
 follow() {
     local line words name=boot limit=$((180 + 10 * (cpus - 2))) late=hangs
     while IFS= read -r -t $limit line <&4; do

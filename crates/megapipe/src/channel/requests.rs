@@ -523,7 +523,9 @@ impl<C> Channel<C> {
     }
 
     /// Cancels all requests of a handle. Each still has its last completion: with `ECANCELED`, or
-    /// with its result if that came first. The handle stays registered.
+    /// with its result if that came first; for a write in progress this is the number of bytes that
+    /// are written. If these are not all, [`Channel::close`] resets the connection, unless a later
+    /// write goes on: the peer must not take a part for the whole. The handle stays registered.
     pub fn cancel(&mut self, handle: Handle) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.cancel(key)

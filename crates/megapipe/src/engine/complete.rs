@@ -378,8 +378,10 @@ impl Engine {
             self.go_on(id, result);
             return None;
         }
+        let mut is_short = result == -libc::ECANCELED && request.progress > 0;
         if result >= 0 && writes {
-            if request.has_rest(result as usize, member.kind) {
+            is_short = request.has_rest(result as usize, member.kind);
+            if is_short {
                 if !cancelled {
                     self.go_on(id, result);
                     return None;
@@ -412,7 +414,11 @@ impl Engine {
         }
         let request = self.requests.get(id)?;
         let member = self.members.get_mut(handle)?;
-        if matches!(member.kind, Kind::Stream | Kind::Pipe) && request.ends_part_way(result) {
+        let is_bytes = matches!(member.kind, Kind::Stream | Kind::Pipe);
+        if is_bytes && writes && cancelled && is_short && request.progress > 0 {
+            member.extras().stopped = true;
+        }
+        if is_bytes && request.ends_part_way(result) {
             member.extras().cut = true;
             let object = member.object;
             self.release_lane(handle, Lane::Outbound);

@@ -258,6 +258,11 @@ impl Engine {
         }
         let is_free = member.active[lane as usize].is_none() && !member.has_waiting(lane);
         if is_free && !member.connecting {
+            if lane == Lane::Outbound
+                && let Some(extras) = member.extras.as_deref_mut()
+            {
+                extras.stopped = false;
+            }
             member.active[lane as usize] = Some(id);
             return false;
         }

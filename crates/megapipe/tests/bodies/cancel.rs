@@ -154,7 +154,7 @@ pub(crate) fn a_repeating_receive_that_was_served_ends(driver: DriverChoice) {
 pub(crate) fn a_write_in_progress_ends_with_what_is_written(driver: DriverChoice) {
     let pattern = Pattern::new(1);
     let bytes = 32 << 20;
-    for vectored in [false, true] {
+    for (vectored, goes_on) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut rig = Rig::new(driver);
         let (mut ours, handle) = rig.tcp_pair();
         if vectored {
@@ -181,11 +181,21 @@ pub(crate) fn a_write_in_progress_ends_with_what_is_written(driver: DriverChoice
         assert_eq!(rig.outstanding(), 0);
         let sent = sent.expect("the completion of the write in progress");
         assert!((1000..bytes).contains(&sent), "{sent} bytes");
-        // Exactly that many bytes arrive, and then the end.
+        if !goes_on {
+            // The peer must not take the part for the whole.
+            rig.close(handle).unwrap();
+            assert_eq!(outcome(&rig.last(handle)), Ok(0));
+            let end = ours.read_to_end(&mut found).unwrap_err();
+            assert_eq!(end.raw_os_error(), Some(libc::ECONNRESET));
+            continue;
+        }
+        // Exactly that many bytes have arrived before the rest.
+        rig.write(handle, pattern.bytes(sent, bytes - sent)).unwrap();
         rig.close(handle).unwrap();
+        let reader = std::thread::spawn(move || ours.read_to_end(&mut found).map(|_| found));
         assert_eq!(outcome(&rig.last(handle)), Ok(0));
-        ours.read_to_end(&mut found).unwrap();
-        assert_eq!(found.len(), sent);
+        let found = reader.join().unwrap().unwrap();
+        assert_eq!(found.len(), bytes);
         pattern.check(0, &found);
     }
 }

@@ -67,6 +67,9 @@ pub(super) struct Extras {
     pub(super) ancillary: bool,
     /// Whether output failed part-way, so that closing resets the connection.
     pub(super) cut: bool,
+    /// Whether the application has cancelled a write that was written in part, and has submitted no
+    /// output since.
+    pub(super) stopped: bool,
     /// Unblocks its signals when the member is removed.
     _blocked: Option<Box<Blocked>>,
 }
@@ -147,9 +150,9 @@ impl Member {
         self.extras.as_deref_mut()?.limits.as_deref_mut()
     }
 
-    /// Returns whether output failed part-way.
+    /// Returns whether output ended part-way.
     pub(super) fn is_cut(&self) -> bool {
-        self.extras.as_deref().is_some_and(|extras| extras.cut)
+        self.extras.as_deref().is_some_and(|extras| extras.cut || extras.stopped)
     }
 
     /// Returns the queued output of the outbound lane.
