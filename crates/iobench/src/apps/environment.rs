@@ -87,11 +87,12 @@ pub(crate) fn scratch(purpose: &str) -> Result<TempDir> {
     )
 }
 
-/// Makes a directory that is removed with everything in it when dropped. Its name is random, so
-/// that no other user can take it before. Others can read it: servers run as users of their own.
+/// Makes a directory that is removed with everything in it when dropped. Its name ends in random
+/// letters, so that no other user can take it before. Others can read it: servers run as users of
+/// their own.
 pub(crate) fn scratch_in(parent: &Path, purpose: &str) -> io::Result<TempDir> {
     tempfile::Builder::new()
-        .prefix(&format!("iobench-{purpose}-"))
+        .prefix(&format!("iobench-{purpose}-{}-", std::process::id()))
         .permissions(Permissions::from_mode(0o755))
         .tempdir_in(parent)
 }
