@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::process::Signal;
-
 use tempfile::TempDir;
 
 use crate::apps::App;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-
 use tempfile::TempDir;
 
 use crate::apps::App;

@@ -6,7 +6,6 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-
 use tempfile::TempDir;
 
 use crate::apps::environment::scratch;
