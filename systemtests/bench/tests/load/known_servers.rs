@@ -79,7 +79,8 @@ fn assert_invalid(address: &str, more: &[&str], words: &str) -> Value {
     assert_eq!((status, &result["valid"]), (Some(3), &Value::Bool(false)), "{printed}");
     assert_balanced(&result);
     let notes = result["notes"].to_string();
-    assert!(notes.contains("replies were wrong") && notes.contains(words), "{notes}");
+    let told = notes.contains("replies were wrong") && notes.contains(words);
+    assert!(told, "no wrong reply ({words}) of {address}: {result:#}\n{printed}");
     assert!(printed.contains("INVALID") && printed.contains("open loop at 200 requests/s"));
     result
 }
