@@ -1,8 +1,8 @@
 //! The C and C++ library of MegaPipe, `libmegapipe`: channels, flows and user-level TCP.
 //!
 //! The documentation is in the headers, `include/megapipe.h`, `include/xio.h` and `include/mtcp.h`.
-//! cbindgen generates them from this crate's comments, and the manual pages are generated from
-//! them: `cargo xtask header` writes all of them.
+//! cbindgen generates them from this crate's comments (`cargo xtask header`), and `man/pages.rs`
+//! makes the manual of them when the library is built.
 //!
 //! # Modules
 //!

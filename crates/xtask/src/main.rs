@@ -133,7 +133,7 @@ with the lists in crates/tokio-facade/expected",
     Command {
         name: "header",
         options: "",
-        help: "writes the files that are generated from crates/capi: headers and manual pages",
+        help: "writes the headers that are generated from crates/capi",
         run: |root, words| done(none(words).and_then(|()| commands(root, &HEADER))),
     },
     Command {

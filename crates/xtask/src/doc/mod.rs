@@ -1,4 +1,4 @@
-//! Builds and checks the documentation: the manual pages, rustdoc, and the book.
+//! Builds and checks the documentation: rustdoc and the book.
 
 mod book;
 mod links;
@@ -7,52 +7,20 @@ mod tests;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use crate::cargo::{Cargo, absolute_target};
-use crate::command::quietly;
-use crate::setup;
 
 pub(crate) use book::install_mdbook;
-
-/// The package of mandoc(1), which checks the manual pages.
-pub(crate) const MANDOC: &str = "mandoc";
-
-/// The manual pages, by section. Tests of `iobench` and `fabled` check those that programs print.
-const MANUALS: [&str; 2] = ["crates/capi/man/man3", "crates/capi/man/man7"];
 
 /// The crates whose API a user calls, in the order of the landing page.
 const PRODUCT: [&str; 5] = ["megapipe", "megapipe-rt", "mtcp", "mtcp-proto", "fable"];
 
-/// Checks and builds everything; installs mandoc and mdBook if they are missing.
+/// Checks and builds everything; installs mdBook if it is missing.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    setup::run_for(&[MANDOC])?;
-    check_manuals(root)?;
-    run_without_manuals(root)
-}
-
-/// Does the same where mandoc cannot be installed.
-pub(crate) fn run_without_manuals(root: &Path) -> Result<(), String> {
     rustdoc(root)?;
     // Does nothing if this version is there.
     execute(&install_mdbook(), root)?;
     book::build(root)
-}
-
-fn check_manuals(root: &Path) -> Result<(), String> {
-    let mut pages = Vec::new();
-    for directory in MANUALS {
-        let unreadable = |error| format!("cannot read {directory}: {error}");
-        for entry in fs::read_dir(root.join(directory)).map_err(unreadable)? {
-            pages.push(Path::new(directory).join(entry.map_err(unreadable)?.file_name()));
-        }
-    }
-    pages.sort();
-    let mut mandoc = Command::new("mandoc");
-    mandoc.args(["-Tlint", "-W", "warning"]).args(&pages).current_dir(root);
-    quietly(&mut mandoc, "mandoc -Tlint -W warning")?;
-    println!("doc: mandoc finds nothing in {} manual pages", pages.len());
-    Ok(())
 }
 
 /// Checks the documentation of all code, of which a warning is an error, and builds that of the API

@@ -8,14 +8,8 @@ const COLUMNS_MAX: usize = 100;
 
 /// One of the library's headers.
 pub(crate) struct Source {
-    /// The name in `#include`, without `.h`; also the name of its overview.
+    /// The name in `#include`, without `.h`.
     pub(crate) name: &'static str,
-    /// A description in a few words.
-    pub(crate) about: &'static str,
-    /// Prefixes of the names of its calls.
-    pub(crate) calls: &'static [&'static str],
-    /// The manual pages to which its overview refers.
-    pub(crate) related: &'static str,
     includes: &'static [&'static str],
     /// The source files, in the order of their calls.
     files: &'static [&'static str],
@@ -24,9 +18,6 @@ pub(crate) struct Source {
 pub(crate) const HEADERS: [Source; 3] = [
     Source {
         name: "megapipe",
-        about: "channels for scalable network I/O",
-        calls: &["mp_"],
-        related: ".BR io_uring (7),\n.BR epoll (7),\n.BR xio (7)",
         includes: &["sched.h", "stddef.h", "stdint.h", "sys/socket.h", "sys/uio.h"],
         files: &[
             "types",
@@ -43,17 +34,11 @@ pub(crate) const HEADERS: [Source; 3] = [
     },
     Source {
         name: "xio",
-        about: "flows that change their transport while they live",
-        calls: &["xio_", "xpoll"],
-        related: ".BR megapipe (7),\n.BR poll (2)",
         includes: &["megapipe.h", "poll.h", "stddef.h", "stdint.h"],
         files: &["xio/types", "xio/names", "xio/buffers", "xio/flows", "xio/waiting"],
     },
     Source {
         name: "mtcp",
-        about: "TCP in user space",
-        calls: &["mtcp_"],
-        related: ".BR megapipe (7),\n.BR socket (7),\n.BR tcp (7),\n.BR epoll (7)",
         includes: &[
             "megapipe.h",
             "netinet/in.h",
@@ -77,11 +62,6 @@ pub(crate) const HEADERS: [Source; 3] = [
 ];
 
 impl Source {
-    /// Returns whether a call belongs to this header.
-    pub(crate) fn declares(&self, name: &str) -> bool {
-        self.calls.iter().any(|start| name.starts_with(start))
-    }
-
     pub(crate) fn generate(&self) -> String {
         let root = crate_directory();
         let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();

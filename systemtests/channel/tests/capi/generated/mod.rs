@@ -1,16 +1,16 @@
-//! Tests that the headers match the sources, and the manual pages the headers. With
-//! `MEGAPIPE_UPDATE` set, `cargo xtask header` writes them instead of comparing.
+//! Tests that the headers match the sources, and that the manual has a page for each of their
+//! calls. With `MEGAPIPE_UPDATE` set, `cargo xtask header` writes the headers instead of comparing.
 
 mod header;
-mod manual;
 
 use crate::build::directory as crate_directory;
 use header::HEADERS;
-use manual::Header;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::{env, fs};
+use tempfile::TempDir;
+use testkit::process::program;
 
 const REMEDY: &str = "run `cargo xtask header`";
 
@@ -33,65 +33,72 @@ fn the_headers_are_made_of_the_sources() {
     }
 }
 
-fn headers() -> Vec<Header> {
-    HEADERS.iter().map(Header::parse).collect()
-}
+/// The manual, as the library's Makefile makes it.
+static MANUAL: LazyLock<TempDir> = LazyLock::new(|| {
+    let manual = tempfile::tempdir().unwrap();
+    let made = Command::new(program("examples/manual-pages"))
+        .arg(crate_directory().join("include"))
+        .arg(manual.path())
+        .arg(env!("CARGO_PKG_VERSION"))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    manual
+});
 
-/// Returns the pages with their paths below the crate.
-fn pages() -> Vec<(PathBuf, String)> {
-    let directory = crate_directory().join("man");
-    let mut pages = Vec::new();
-    for header in headers() {
-        let overview = directory.join("man7").join(header.name()).with_extension("7");
-        pages.push((overview, header.overview()));
-        for item in &header.items {
-            if let Some(call) = &item.call {
-                pages.push((directory.join(format!("man3/{call}.3")), item.page()));
-            }
-        }
-    }
+/// Returns the paths of the pages of a section, in order.
+fn pages(section: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(MANUAL.path().join(section)).unwrap();
+    let mut pages: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    pages.sort();
     pages
 }
 
+fn name(page: &Path) -> String {
+    page.file_stem().unwrap().to_str().unwrap().to_owned()
+}
+
 #[test]
-fn every_call_has_a_page_and_every_page_a_call() {
-    let pages = pages();
-    for (path, page) in &pages {
-        compare_or_update(path, page);
-    }
-    let made: BTreeSet<&Path> = pages.iter().map(|(path, _)| path.as_path()).collect();
-    for section in ["man3", "man7"] {
-        for entry in fs::read_dir(crate_directory().join("man").join(section)).unwrap() {
-            let path = entry.unwrap().path();
-            assert!(made.contains(path.as_path()), "{} is of no call: delete it", path.display());
-        }
-    }
+fn every_call_has_a_page_and_every_header_an_overview() {
     let script = fs::read_to_string(crate_directory().join("symbols.map")).unwrap();
-    let symbols: BTreeSet<String> = script
-        .lines()
-        .filter_map(|line| line.trim().strip_suffix(';'))
-        .filter(|name| HEADERS.iter().any(|source| source.declares(name)))
-        .map(String::from)
-        .collect();
-    let items = headers().into_iter().flat_map(|header| header.items);
-    let calls: BTreeSet<String> = items.filter_map(|item| item.call).collect();
-    assert_eq!(symbols, calls, "symbols.map and the headers must name the same calls");
+    let symbols = script.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let calls = ["mp_", "mtcp_", "xio_", "xpoll"];
+    let mut symbols: Vec<&str> =
+        symbols.filter(|symbol| calls.iter().any(|start| symbol.starts_with(start))).collect();
+    symbols.sort_unstable();
+    let named: Vec<String> = pages("man3").iter().map(|page| name(page)).collect();
+    assert_eq!(named, symbols, "symbols.map and the headers must name the same calls");
+    let overviews: Vec<String> = pages("man7").iter().map(|page| name(page)).collect();
+    assert_eq!(overviews, ["megapipe", "mtcp", "xio"]);
+}
+
+#[test]
+fn a_missing_header_is_an_error_with_its_name() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program("examples/manual-pages"));
+    let made = command.args([empty.path(), empty.path()]).arg("1.0").output().unwrap();
+    let errors = String::from_utf8_lossy(&made.stderr);
+    assert!(!made.status.success() && errors.contains("megapipe.h: No such file"), "{errors}");
 }
 
 #[test]
 fn every_page_is_formatted_without_a_warning() {
-    for (path, _) in pages() {
-        let groff = Command::new("groff")
-            .args(["-man", "-Tutf8", "-ww", "-P-cbou"])
-            .arg(&path)
-            .stdin(Stdio::null())
-            .output()
-            .expect("groff: install the package groff-base");
-        let complaints = String::from_utf8_lossy(&groff.stderr);
-        assert!(groff.status.success() && complaints.is_empty(), "{complaints}");
+    for path in ["man3", "man7"].into_iter().flat_map(pages) {
+        let groff =
+            run(Command::new("groff").args(["-man", "-Tutf8", "-ww", "-P-cbou"]).arg(&path));
+        let lint = run(Command::new("mandoc").args(["-Tlint", "-W", "warning"]).arg(&path));
+        for output in [&groff, &lint] {
+            let complaints = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && complaints.is_empty(), "{complaints}{lint:?}");
+        }
         let text = String::from_utf8_lossy(&groff.stdout);
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"] {
             assert!(text.contains(section), "{} lacks {section}", path.display());
         }
     }
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.stdin(Stdio::null()).output();
+    output.unwrap_or_else(|error| panic!("{command:?}: {error}: run `cargo xtask setup`"))
 }
