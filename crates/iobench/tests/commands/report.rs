@@ -176,8 +176,8 @@ fn transports_have_heat_maps_and_bars_in_the_ordinary_section() {
     }
     assert_eq!(cell(&page, "mempipe-spin-safe", "placement"), "same-core (0 to 0)");
     assert_eq!(cell(&page, "mempipe-spin-safe", "floor"), "5");
-    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-ratio"), "−75 % [−76, −74]");
-    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-unix-blocking"), "−62 % [−64, −60]");
+    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-ratio"), "−75 %\n[−76, −74]");
+    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-unix-blocking"), "−62 %\n[−64, −60]");
     assert_eq!(cell(&page, "tcp-blocking", "floor"), "20");
     for beside in
         ["e1-closed", "e1-latency", "data-figure=\"load\"", "data-figure=\"response-size\""]

@@ -74,6 +74,31 @@ fn figures_of_the_page_are_those_of_the_file() {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }
 
+/// Further columns of the table are reached by scrolling.
+#[test]
+fn the_first_figures_and_the_ratios_fit_into_1280_pixels() {
+    let mut document = sample::compare();
+    for row in document["results"].as_array_mut().unwrap() {
+        for ratio in ["p50_ratio", "p99_ratio", "cpu_ratio", "cpu_both_ratio"] {
+            row[ratio] = sample::interval(0.75);
+        }
+    }
+    let page = Page::of(&[&document]);
+    let mut browser = Browser::start();
+    let size = json!({ "width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+    browser.call("Emulation.setDeviceMetricsOverride", size);
+    browser.open(&page.url());
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true);
+    for figure in ["p50", "p99", "rate", "cpu", "p50-ratio", "p99-ratio", "rate-ratio", "cpu-ratio"]
+    {
+        let right = format!(
+            "document.querySelector('td[data-figure=\"{figure}\"]').getBoundingClientRect().right"
+        );
+        let right = browser.evaluate(&right).as_f64().unwrap();
+        assert!(right <= 1280.0, "{figure} ends at {right}");
+    }
+}
+
 #[test]
 fn servers_are_switched_and_points_chosen() {
     let page = Page::of(&[&sample::open()]);
