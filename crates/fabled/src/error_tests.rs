@@ -34,7 +34,8 @@ fn errors_of_joining_a_zone() {
             ["zone z has no secret", "--make-secret FILE", "--zone-secret", "--insecure-zone"];
         StartError::Etcd(_) => EtcdError::Compacted { revision: 3 }.into(), ["revision 3"];
         StartError::Authority(_) =>
-            AuthorityError::Exposed { path: "/s/a".into(), mode: 0o644 }.into(), ["remove it"];
+            AuthorityError::Unusable { path: "/s/a".into(), why: "no JSON".into() }.into(),
+            ["remove it"];
         StartError::Listen { .. } => StartError::Listen { address: address(), source: refused() },
             ["cannot listen on 10.0.0.1:7400", "use --listen"];
         StartError::System { .. } =>
@@ -55,11 +56,11 @@ fn errors_of_joining_a_zone() {
     );
     assert_texts!(AuthorityError;
         AuthorityError::File { .. } =>
-            AuthorityError::File { what: "read", path: "/s/a".into(), source: refused() },
-            ["cannot read /s/a", "use a --state-directory"];
-        AuthorityError::Exposed { .. } =>
-            AuthorityError::Exposed { path: "/s/a".into(), mode: 0o644 },
-            ["other users can read /s/a (mode 644)", "remove it"];
+            AuthorityError::File { what: "create", path: "/s/a".into(), source: refused() },
+            ["cannot create /s/a", "use a --state-directory"];
+        AuthorityError::Private(_) =>
+            PrivateFileError::Read { path: path(), option, source: refused() }.into(),
+            ["cannot read /s/z", "or remove the file"];
         AuthorityError::Unusable { .. } =>
             AuthorityError::Unusable { path: "/s/a".into(), why: "no JSON".into() },
             ["/s/a contains no authority (no JSON)", "remove it"];

@@ -5,9 +5,7 @@
 //! `<role>.<flow>.flow.fable`. With it the other end verifies that its peer is the process that the
 //! two daemons have connected.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +18,12 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
+use super::private_file::{self, PrivateFileError};
+
+/// The option that names the directory.
+const OPTION: &str = "--state-directory";
 const VERSION: u32 = 1;
 const FILE: &str = "authority.json";
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -34,7 +37,7 @@ const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// The authority's file cannot be read or written.
+    /// The authority's file cannot be written.
     #[error(
         "cannot {what} {path}: {source}; use a --state-directory that belongs to the daemon's user"
     )]
@@ -46,14 +49,9 @@ pub enum AuthorityError {
         /// The error of the system call.
         source: io::Error,
     },
-    /// Other users could have read the key.
-    #[error("other users can read {path} (mode {mode:o}); remove it, and fabled makes a new one")]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// The authority's file cannot be read, or other users could have read or replaced it.
+    #[error("{0}; or remove the file, and fabled makes a new one")]
+    Private(#[from] PrivateFileError),
     /// The file's content is not an authority.
     #[error("{path} contains no authority ({why}); remove it, and fabled makes a new one")]
     Unusable {
@@ -106,23 +104,18 @@ impl Authority {
     /// [`AuthorityError`] if the file is unusable or cannot be written.
     pub fn in_directory(host: &str, directory: &Path) -> Result<Authority> {
         let path = directory.join(FILE);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let text = match private_file::read(&path, OPTION, FILE_BYTES_MAX) {
+            Ok(text) => text,
+            Err(PrivateFileError::Read { source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 return Authority::create(host, &path);
             }
-            Err(source) => return Err(AuthorityError::File { what: "open", path, source }),
+            Err(error) => return Err(error.into()),
         };
-        let failed = |source| AuthorityError::File { what: "read", path: path.clone(), source };
-        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(AuthorityError::Exposed { path, mode });
-        }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
         let unusable = |why: String| AuthorityError::Unusable { path: path.clone(), why };
         let stored: Stored =
-            serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+            serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
         if stored.version != VERSION {
             return Err(unusable(format!("it has version {}", stored.version)));
         }
@@ -152,20 +145,16 @@ impl Authority {
             let path = path.to_owned();
             move |source| AuthorityError::File { what, path, source }
         };
-        // Written beside it and renamed, so that there is never half a file.
-        let draft = path.with_extension("new");
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&draft)
-            .map_err(failed("create"))?;
         let text = serde_json::to_vec(&stored).map_err(io::Error::from).map_err(failed("write"))?;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed("write"))?;
-        fs::rename(&draft, path).map_err(failed("rename"))?;
+        // A new file beside it, of which no other user knows the name or has access, is renamed, so
+        // that there is never half an authority.
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut draft = NamedTempFile::new_in(directory).map_err(failed("create"))?;
+        draft
+            .write_all(&text)
+            .and_then(|()| draft.as_file().sync_all())
+            .map_err(failed("write"))?;
+        draft.persist(path).map_err(|error| failed("rename")(error.error))?;
         Ok(authority)
     }
 
@@ -233,6 +222,7 @@ mod tests {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::server::WebPkiClientVerifier;
     use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
 
@@ -311,7 +301,7 @@ mod tests {
     fn an_authority_survives_in_its_directory() {
         let directory = tempfile::tempdir().unwrap();
         let first = Authority::in_directory("a", directory.path()).unwrap();
-        let mode = fs::metadata(directory.path().join(FILE)).unwrap().mode();
+        let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         let again = Authority::in_directory("a", directory.path()).unwrap();
         assert_eq!(first.certificate(), again.certificate());
@@ -338,11 +328,29 @@ mod tests {
         fs::write(&path, "{}").unwrap();
         assert!(refused("a").contains("contains no authority"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(refused("a").contains("(mode 640)"));
+        assert!(refused("a").contains("(mode 640, user "));
         let missing = directory.path().join("missing");
         assert!(
             Authority::in_directory("a", &missing)
                 .is_err_and(|error| { error.to_string().starts_with("cannot create ") })
         );
+    }
+
+    /// In a directory that others may write, they may know the draft's name and keep it open.
+    #[test]
+    fn the_key_is_written_to_a_new_file_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["authority.new", "authority.json.new", "authority.json.tmp"];
+        for name in names {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        Authority::in_directory("a", directory.path()).unwrap();
+        for name in names {
+            let planted = fs::read(directory.path().join(name)).expect("it was there before");
+            assert_eq!(planted, b"", "{name} has got the key");
+        }
+        let made = fs::metadata(directory.path().join(FILE)).unwrap();
+        assert_eq!(made.permissions().mode() & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), names.len() + 1);
     }
 }

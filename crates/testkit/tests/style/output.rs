@@ -23,7 +23,6 @@ const CREATES: [&str; 4] = ["File::create(", "fs::write(", "create(true)", "crea
 
 /// The files that may create files by themselves.
 const CREATORS: &[(&str, &str)] = &[
-    ("fabled/src/cluster/authority.rs", "its own file, mode 600"),
     ("fabled/src/cluster/zone_secret.rs", "a secret, which must not exist"),
     ("fabled/src/daemon/socket.rs", "a lock and a trace beside the socket, without links"),
     ("fabled/src/owners/file.rs", "its own file beside the socket, without links"),
