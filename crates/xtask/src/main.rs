@@ -60,7 +60,8 @@ struct Command {
 }
 
 /// Writes what the same test compares without the variable.
-const HEADER: [&str; 1] = ["test --package systemtests-channel --test capi -- generated::"];
+const HEADER: [&str; 1] =
+    ["test --package systemtests-channel --test capi -- generated::the_headers"];
 
 const COMMANDS: &[Command] = &[
     Command { name: "test", options: test::OPTIONS, help: test::HELP, run: test::run },

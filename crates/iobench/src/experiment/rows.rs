@@ -6,10 +6,8 @@ use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::figures::{Percentiles, Times, encode_recorded, new_times};
 use crate::open::outcome::OpenOutcome;
+use crate::results::phrase::Phrase;
 use crate::results::{Accounts, Histograms, Kind, RoundFigures, Row};
-
-/// Number of different notes about single rounds that a row keeps.
-const MOST_NOTES: usize = 5;
 
 /// The rounds from which a row is made.
 pub(crate) struct Evidence<'a> {
@@ -117,12 +115,16 @@ impl Evidence<'_> {
             let left_out = rounds - valid_rounds;
             notes.push(format!("{left_out} of {rounds} rounds are not valid and left out"));
         }
+        let mut phrases: Vec<Phrase<'_>> = Vec::new();
         let reasons = self.rounds.iter().flat_map(|round| &round.reasons);
         for note in reasons.chain(self.rounds.iter().flat_map(|round| &round.remarks)) {
-            if notes.len() < MOST_NOTES && !notes.contains(note) {
-                notes.push(note.clone());
+            let phrase = Phrase::new(note);
+            match phrases.iter_mut().find(|known| known.is_like(&phrase)) {
+                Some(known) => known.join(&phrase),
+                None => phrases.push(phrase),
             }
         }
+        notes.extend(phrases.iter().map(Phrase::text));
         notes
     }
 }
@@ -152,4 +154,40 @@ fn merged(rounds: &[&OpenOutcome], pick: fn(&OpenOutcome) -> &Times) -> Times {
         let _ = sum.add(pick(round));
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::placement::Placement;
+
+    use crate::exchange::{Exchange, Work};
+
+    #[test]
+    fn a_row_names_every_kind_of_reason_once() {
+        let kinds = ["a", "b", "c", "d", "e", "f", "replies were wrong"];
+        let round = |number: usize| OpenOutcome {
+            reasons: kinds.map(|kind| format!("{number} {kind}")).to_vec(),
+            ..OpenOutcome::failed(String::new())
+        };
+        let rounds = [1, 2].map(round);
+        let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
+        let evidence = Evidence {
+            kind: Kind::Open,
+            way: None,
+            server: "epoll",
+            point: &Point {
+                cores: 1,
+                placement,
+                connections: 1,
+                rate: Some(1.0),
+                exchange: Exchange::echo(64),
+                transactions: 0,
+                work: Work::None,
+            },
+            rounds: &[&rounds[0], &rounds[1]],
+            baseline: None,
+        };
+        assert_eq!(evidence.notes(0), kinds.map(|kind| format!("1–2 {kind}")));
+    }
 }

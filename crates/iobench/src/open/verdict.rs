@@ -64,9 +64,12 @@ pub(crate) struct Evidence {
 impl Tolerance {
     /// Returns the reasons why the run is not valid; none if it is.
     pub(crate) fn judge(&self, evidence: &Evidence) -> Vec<String> {
-        let mut reasons = Vec::new();
+        // What the server did wrong comes before what disturbed the measurement.
+        let mut reasons: Vec<String> = judge_replies(&evidence.faults).into_iter().collect();
+        reasons.extend(self.judge_server(evidence));
         let Some(lag) = evidence.lag else {
-            return vec!["no request was due while it was measured; measure longer".to_owned()];
+            reasons.push("no request was due while it was measured; measure longer".to_owned());
+            return reasons;
         };
         if lag.p50 > self.lag_p50_us || lag.p99 > self.lag_p99_us {
             reasons.push(format!(
@@ -103,8 +106,6 @@ impl Tolerance {
             ));
         }
         reasons.extend(evidence.disturbance.reasons(self.disturbed));
-        reasons.extend(judge_replies(&evidence.faults));
-        reasons.extend(self.judge_server(evidence));
         reasons
     }
 
@@ -191,6 +192,9 @@ pub(crate) fn time(time_us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::Exchange;
+    use crate::open::Numbering;
+    use crate::open::dialogue::Dialogue;
 
     fn evidence() -> Evidence {
         let lag = Percentiles {
@@ -243,6 +247,15 @@ mod tests {
         let disturbed = judged(|e| e.disturbance.server_foreign = Some(0.3));
         assert!(disturbed.contains("30 % of the server's CPUs"), "{disturbed}");
         assert!(judged(|e| e.lag = None).contains("no request"));
+    }
+
+    #[test]
+    fn what_the_server_did_wrong_is_named_first() {
+        let dialogue = Dialogue::new(Exchange::echo(64), true, 7, Numbering::ALONE);
+        let faults = Faults { count: 3, first: Some(dialogue.surplus(0, 0, 1)) };
+        let disturbed = Evidence { faults, starved: 0.9, lag: None, ..evidence() };
+        let reasons = Tolerance::default().judge(&disturbed);
+        assert!(reasons[0].starts_with("3 replies were wrong"), "{reasons:?}");
     }
 
     #[test]
