@@ -50,7 +50,10 @@ pub enum AuthorityError {
         source: io::Error,
     },
     /// The authority's file cannot be read, or other users could have read or replaced it.
-    #[error("{0}; or remove the file, and fabled makes a new one")]
+    #[error(
+        "{0}; use a --state-directory that belongs to the daemon's user, or remove the file, and \
+         fabled makes a new one"
+    )]
     Private(#[from] PrivateFileError),
     /// The file's content is not an authority.
     #[error("{path} contains no authority ({why}); remove it, and fabled makes a new one")]
