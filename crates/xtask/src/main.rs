@@ -204,8 +204,9 @@ redis, and the commands and preload libraries in release mode",
     },
     Command {
         name: "operations",
-        options: "[nginx|memcached] [--quick] [--only PART] [--json FILE]",
-        help: "runs operations of nginx and memcached (reloads, upgrades, limits, slow readers,
+        options: "[nginx|memcached|redis] [--quick] [--only PART] [--json FILE]",
+        help:
+            "runs operations of nginx, memcached and redis (reloads, upgrades, limits, slow readers,
 ...) on the stock and the adapted server; fails if a cell is worse than stock and no documented
 limit; 10 minutes, with --quick one",
         run: apps::systemtests::operations,

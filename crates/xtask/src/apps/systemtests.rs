@@ -8,14 +8,15 @@ use super::{build_preload, caches, nginx};
 use crate::cargo::cargo;
 use crate::setup;
 
-const OPERATIONS: &str = "usage: cargo xtask operations [nginx|memcached] [--quick] \
+const OPERATIONS: &str = "usage: cargo xtask operations [nginx|memcached|redis] [--quick] \
      [--only PART-OF-A-NAME] [--json FILE]";
 
 const PROGRAMS: &str = "usage: cargo xtask programs [fable|mtcp] [--quick] \
      [--only PART-OF-A-NAME] [--json FILE]";
 
 const HELP: &str = "
-  nginx | memcached  only this server (operations)
+  nginx | memcached | redis
+                     only this server (operations)
   fable | mtcp       the library that is compared with plain runs (programs; default: fable)
   --quick            what the tests run
   --only PART        what has this in its name
@@ -25,7 +26,7 @@ const HELP: &str = "
 /// Runs the actions of operators and clients. The exit status is the program's: 1 if a cell of the
 /// table is worse than the stock server's, and not by a documented limit.
 pub(crate) fn operations(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
-    let Some(chosen) = check(words, &["nginx", "memcached"], OPERATIONS)? else {
+    let Some(chosen) = check(words, &["nginx", "memcached", "redis"], OPERATIONS)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let is_chosen = |name| chosen.is_empty() || chosen.contains(&name);
@@ -36,6 +37,10 @@ pub(crate) fn operations(root: &Path, words: &[&str]) -> Result<ExitCode, String
     if is_chosen("memcached") {
         setup::run_for(setup::MEMCACHED)?;
         caches::MEMCACHED.both_and(root, &[])?;
+    }
+    if is_chosen("redis") {
+        setup::run_for(setup::REDIS)?;
+        caches::REDIS.both_and(root, &[])?;
     }
     start(root, "operations", words)
 }
@@ -98,7 +103,8 @@ mod tests {
 
     #[test]
     fn wrong_words_are_named_before_anything_is_installed() {
-        let check = |words: &[&'static str]| check(words, &["nginx", "memcached"], OPERATIONS);
+        let check =
+            |words: &[&'static str]| check(words, &["nginx", "memcached", "redis"], OPERATIONS);
         let words = ["--only", "memcached", "nginx", "--quick", "--json", "y"];
         assert_eq!(check(&words), Ok(Some(vec!["nginx"])), "a value is no name");
         assert!(check(&["--only"]).unwrap_err().contains("unknown argument `--only`; usage"));

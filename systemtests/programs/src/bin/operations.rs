@@ -1,7 +1,7 @@
 //! Runs the actions of operators and clients on the stock and the adapted servers, and prints one
 //! table; started by `cargo xtask operations`, which builds the servers and has the help.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use systemtests_programs::operations::{Program, Table, run};
 use systemtests_programs::{Options, finish};
@@ -18,7 +18,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let Arguments { mut programs, options } = Arguments::parse();
     if programs.is_empty() {
-        programs = vec![Program::Nginx, Program::Memcached];
+        programs = Program::value_variants().to_vec();
     }
     let mut table = Table::default();
     for program in programs {

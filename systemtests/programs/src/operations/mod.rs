@@ -12,6 +12,7 @@ mod load;
 mod memcached;
 mod nginx;
 mod outcome;
+mod redis;
 mod table;
 
 pub(crate) use columns::aligned;
@@ -45,6 +46,8 @@ pub enum Program {
     Nginx,
     /// memcached: stock and adapted over both drivers.
     Memcached,
+    /// redis: stock and adapted over both drivers.
+    Redis,
 }
 
 /// One run of a scenario; `None` if its column would repeat another one.
@@ -64,6 +67,7 @@ pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)
     let (name, plans) = match program {
         Program::Nginx => ("nginx", nginx::plans(extent)),
         Program::Memcached => ("memcached", memcached::plans(extent)),
+        Program::Redis => ("redis", redis::plans(extent)),
     };
     let mut table = Table::default();
     for plan in plans.into_iter().filter(|plan| plan.scenario.contains(only)) {

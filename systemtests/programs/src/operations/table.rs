@@ -19,7 +19,7 @@ pub(crate) struct Row {
 /// A cell that is worse than the stock server's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worse {
-    /// "nginx" or "memcached".
+    /// "nginx", "memcached" or "redis".
     pub program: &'static str,
     /// The row.
     pub scenario: String,

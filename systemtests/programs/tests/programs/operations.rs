@@ -20,3 +20,8 @@ fn nginx_on_the_channel_is_never_worse_than_stock() {
 fn memcached_on_the_channel_is_never_worse_than_stock() {
     check(Program::Memcached);
 }
+
+#[test]
+fn redis_on_the_channel_is_never_worse_than_stock() {
+    check(Program::Redis);
+}
