@@ -7,9 +7,7 @@ use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
 use crate::device::tap::{self, TapDevice, TapError, TapOptions};
 use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
-use crate::engine::{
-    Board, Engine, Link, Mailboxes, PairedError, Port, clock, mailboxes, start_paired,
-};
+use crate::engine::{Board, Engine, Mailboxes, PairedError, Port, clock, mailboxes, start_paired};
 use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
 use crate::socket::{Context, Defaults};
 use crate::stat::{Server, StatError};
@@ -208,8 +206,8 @@ impl Mtcp {
             let device = captured(&config, core, device)?;
             let board = Arc::new(Board::default());
             told.push((core, Arc::clone(&board), Arc::clone(mailbox.alarm())));
-            let link = link(&config, device, followed)?;
-            engines.push(engine(&config, core, link, &secret, mailbox, board)?);
+            let interface = interface(&config, device, followed)?;
+            engines.push(engine(&config, core, interface, &secret, mailbox, board)?);
         }
         if config.stat.enabled {
             shared.server = Some(Server::start(&config, told)?);
@@ -297,30 +295,28 @@ enum Followed {
     All,
 }
 
-fn link(config: &Config, device: Box<dyn Device>, followed: Followed) -> Result<Link, StartError> {
-    let chosen: Vec<IpAddr> = config.addresses.iter().map(|(address, _)| *address).collect();
-    if followed == Followed::All {
-        let watch = Watch::open(&config.device.interface)?;
-        let kernel_chooses = chosen.is_empty();
-        let addresses = if kernel_chooses {
-            watch.addresses().iter().map(|(address, _)| *address).collect()
-        } else {
-            chosen
-        };
-        return Ok(Link::new(Interface::shared(device, watch), addresses, kernel_chooses));
-    }
+fn interface(
+    config: &Config,
+    device: Box<dyn Device>,
+    followed: Followed,
+) -> Result<Interface, StartError> {
+    let watch = match followed {
+        Followed::Nothing => None,
+        Followed::Link => Some(Watch::open_link(&config.device.interface)?),
+        Followed::All => {
+            let chosen = config.addresses.iter().map(|(address, _)| *address).collect();
+            let watch = Watch::open(&config.device.interface)?;
+            return Ok(Interface::shared(device, watch, chosen));
+        }
+    };
     let network = OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
-    let link = Link::new(Interface::own(device, &network), chosen, false);
-    if followed == Followed::Nothing {
-        return Ok(link);
-    }
-    Ok(link.with_watch(Watch::open_link(&config.device.interface)?))
+    Ok(Interface::own(device, &network, watch))
 }
 
 fn engine(
     config: &Config,
     core: u16,
-    link: Link,
+    interface: Interface,
     secret: &Secret,
     mailbox: Mailboxes,
     board: Arc<Board>,
@@ -328,11 +324,11 @@ fn engine(
     let mut tcp = config.tcp.clone();
     let mtu_max = tcp.mtu;
     tcp.steering = Steering { core, cores: config.engine.cores.max(1) };
-    tcp.mtu = tcp.mtu.min(link.mtu());
+    tcp.mtu = tcp.mtu.min(interface.mtu());
     let now = clock();
     let mut stack = Stack::new(tcp, secret.clone(), now).map_err(StartError::Tcp)?;
-    stack.set_addresses(now, link.addresses());
-    Ok(Engine::new(core, stack, link, mailbox, board, config.engine.batch, mtu_max))
+    stack.set_addresses(now, interface.addresses());
+    Ok(Engine::new(core, stack, interface, mailbox, board, config.engine.batch, mtu_max))
 }
 
 type Devices = (Vec<Box<dyn Device>>, Option<xdp::Ownership>);

@@ -177,8 +177,8 @@ impl Writer {
 }
 
 /// A device with a capture; see [`CaptureControl`].
-pub struct CaptureDevice<D> {
-    inner: D,
+pub struct CaptureDevice {
+    inner: Box<dyn Device>,
     shared: Arc<Shared>,
     /// The number of commands that were processed.
     orders: u32,
@@ -186,9 +186,9 @@ pub struct CaptureDevice<D> {
     room_bytes: Option<usize>,
 }
 
-impl<D: Device> CaptureDevice<D> {
+impl CaptureDevice {
     /// Wraps a device; nothing is captured before [`CaptureControl::start`].
-    pub fn new(inner: D) -> (CaptureDevice<D>, CaptureControl) {
+    pub fn new(inner: Box<dyn Device>) -> (CaptureDevice, CaptureControl) {
         let shared = Arc::new(Shared::default());
         let control = CaptureControl { shared: shared.clone(), link: inner.capabilities().link };
         (CaptureDevice { inner, shared, orders: 0, writer: None, room_bytes: None }, control)
@@ -218,7 +218,7 @@ impl<D: Device> CaptureDevice<D> {
     }
 }
 
-impl<D: Device> Device for CaptureDevice<D> {
+impl Device for CaptureDevice {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -313,7 +313,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("frames.pcap");
         let (left, mut right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-        let (mut device, control) = CaptureDevice::new(left);
+        let (mut device, control) = CaptureDevice::new(Box::new(left));
         send(&mut device, &[1; 30]);
         control.start(&path, CaptureLimits { snap_bytes: 20, ..Default::default() }).unwrap();
         device.flush().unwrap();
@@ -337,7 +337,7 @@ mod tests {
     /// Starts a capture at a path, and returns its error.
     fn start(path: &Path) -> io::Result<()> {
         let (device, _other) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-        CaptureDevice::new(device).1.start(path, CaptureLimits::default())
+        CaptureDevice::new(Box::new(device)).1.start(path, CaptureLimits::default())
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
         let path = directory.path().join("frames.pcap");
         let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
         let (left, mut right) = MemoryDevice::pair(options).unwrap();
-        let (mut device, control) = CaptureDevice::new(left);
+        let (mut device, control) = CaptureDevice::new(Box::new(left));
         let limits = CaptureLimits { file_bytes: 24 + 3 * 80, ..CaptureLimits::default() };
         control.start(&path, limits).unwrap();
         for _ in 0..10 {

@@ -6,7 +6,6 @@
 //! ones need no slots of their length. Positions count bytes since the beginning and never wrap. A
 //! frame that does not fit before the end of the memory is stored at its beginning, and a header
 //! before the end marks that.
-//! says so is left behind.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;

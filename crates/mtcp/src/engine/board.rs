@@ -1,6 +1,7 @@
 //! Publishes the counters of an engine when another thread asks for them.
 
-use super::{EngineCounters, Link};
+use super::EngineCounters;
+use crate::network::Interface;
 use mtcp_proto::{ConnectionInfo, Stack, State};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,7 +76,13 @@ impl Board {
 
     /// Publishes the report. The engine waits for the lock: a requester never sleeps while it holds
     /// the lock, and an engine that postponed the report might sleep before its next turn.
-    pub(crate) fn publish(&self, core: u16, stack: &Stack, link: &Link, engine: EngineCounters) {
+    pub(crate) fn publish(
+        &self,
+        core: u16,
+        stack: &Stack,
+        interface: &Interface,
+        engine: EngineCounters,
+    ) {
         let mut answer = self.answer();
         let wish = self.wish.swap(NOTHING, Ordering::Acquire);
         if wish == NOTHING {
@@ -85,7 +92,7 @@ impl Board {
         for (name, count) in stack.counters().entries() {
             report.stack.insert(name.to_owned(), count);
         }
-        link.report(&mut report.device);
+        interface.report(&mut report.device);
         for info in stack.sockets() {
             let state = state_name(&info);
             *report.states.entry(state.to_owned()).or_default() += 1;

@@ -52,7 +52,7 @@ impl Port for Engine {
     }
 
     fn addresses(&self) -> &[IpAddr] {
-        self.link.addresses()
+        self.interface.addresses()
     }
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {

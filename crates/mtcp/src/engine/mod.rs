@@ -9,8 +9,6 @@ mod alarm;
 mod board;
 mod complete;
 mod failure;
-mod link;
-mod looped;
 mod mailbox;
 mod paired;
 mod port;
@@ -21,12 +19,11 @@ pub use self::failure::EngineFailure;
 
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::board::Board;
-pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
 pub(crate) use self::paired::{Application, PairedError, start as start_paired};
 pub(crate) use self::port::{Names, Port};
 
-use crate::network::Arrival;
+use crate::network::{Arrival, Interface};
 use crate::shared_connections::SharedConnections;
 use crate::spsc::Sleep;
 use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
@@ -60,7 +57,7 @@ pub struct EngineCounters {
 /// descriptors but the [`Stack`] itself.
 pub struct Engine {
     stack: Stack,
-    link: Link,
+    interface: Interface,
     mailboxes: Mailboxes,
     alarm: Arc<Alarm>,
     board: Arc<Board>,
@@ -84,7 +81,7 @@ impl Engine {
     pub(crate) fn new(
         core: u16,
         stack: Stack,
-        link: Link,
+        interface: Interface,
         mailboxes: Mailboxes,
         board: Arc<Board>,
         batch: usize,
@@ -92,7 +89,7 @@ impl Engine {
     ) -> Engine {
         Engine {
             stack,
-            link,
+            interface,
             alarm: Arc::clone(mailboxes.alarm()),
             mailboxes,
             board,
@@ -169,10 +166,10 @@ impl Engine {
             self.follow()?;
         }
         self.counters.turns += 1;
-        let Engine { stack, link, mailboxes, now, core, .. } = self;
+        let Engine { stack, interface, mailboxes, now, core, .. } = self;
         let (now, core) = (*now, *core);
         let steers = mailboxes.cores() > 1;
-        let outcome = link.receive(now, self.batch, &mut |arrival| match arrival {
+        let outcome = interface.receive(now, self.batch, &mut |arrival| match arrival {
             Arrival::Packet(packet, checksum) => {
                 match steers.then(|| stack.owner(packet)).flatten() {
                     Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
@@ -186,20 +183,23 @@ impl Engine {
             Err(error) => return Err(self.fail(EngineFailure::Receive, &error)),
         };
         let mut came = received > 0;
-        came |= link.take_looped(|packet| match steers.then(|| stack.owner(packet)).flatten() {
-            Some(owner) if owner != core => mailboxes.hand_over(owner, packet, Checksum::Looped),
-            _ => stack.input(now, packet, Checksum::Looped),
-        });
+        came |=
+            interface.take_looped(|packet| match steers.then(|| stack.owner(packet)).flatten() {
+                Some(owner) if owner != core => {
+                    mailboxes.hand_over(owner, packet, Checksum::Looped)
+                }
+                _ => stack.input(now, packet, Checksum::Looped),
+            });
         if steers {
             mailboxes.publish();
             came |= mailboxes.take(self.batch, |arrival| match arrival {
                 Arrival::Packet(packet, checksum) => stack.input(now, packet, checksum),
-                Arrival::Neighbour(frame) => link.overhear(now, frame),
+                Arrival::Neighbour(frame) => interface.overhear(now, frame),
             }) > 0;
             mailboxes.count(&mut self.counters);
         }
         if self.board.is_wanted() {
-            self.board.publish(self.core, &self.stack, &self.link, self.counters);
+            self.board.publish(self.core, &self.stack, &self.interface, self.counters);
         }
         Ok(came)
     }
@@ -216,7 +216,7 @@ impl Engine {
             Some(local) if !local.ip().is_unspecified() => Some(local),
             unspecified => {
                 let port = unspecified.map_or(0, |local| local.port());
-                let source = self.link.source(remote.ip());
+                let source = self.interface.source(remote.ip());
                 source.map(|address| SocketAddr::new(address, port)).or(unspecified)
             }
         };
@@ -242,8 +242,8 @@ impl Engine {
     /// Processes the kernel's messages about neighbours and addresses, which may have woken the
     /// engine.
     fn follow(&mut self) -> io::Result<()> {
-        let changes = match self.link.follow(self.now) {
-            Ok(changes) => changes,
+        let changes = match self.interface.follow(self.now) {
+            Ok(changes) => changes.unwrap_or_default(),
             Err(error) => return Err(self.fail(EngineFailure::Watch, &error)),
         };
         if let Some(addresses) = changes.addresses {
@@ -260,8 +260,8 @@ impl Engine {
         // New connections are recorded before their peers learn of them, and ended ones are removed
         // after their last packet has left.
         self.record_changes();
-        let full = self.stack.output(self.now, &mut self.link);
-        match self.link.flush() {
+        let full = self.stack.output(self.now, &mut self.interface);
+        match self.interface.flush() {
             Ok(held) => self.blocked = held || full,
             Err(error) => return Err(self.fail(EngineFailure::Send, &error)),
         }
@@ -311,13 +311,13 @@ impl Engine {
         let mut wanted = sleep::Wanted::default();
         wanted.add(self.alarm.descriptor(), libc::POLLIN);
         let events = if self.blocked { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
-        for descriptor in self.link.descriptors() {
+        for descriptor in self.interface.descriptors() {
             wanted.add(descriptor, events);
         }
         wanted.poll(limit).map_err(|error| self.fail(EngineFailure::Wait, &error))?;
         self.get_up(wanted.is_ready(0));
         // The network messages are processed next if their descriptor has woken the engine.
-        if self.link.follows() && wanted.is_ready(2) {
+        if wanted.is_ready(2) {
             self.now = clock();
             self.follow()?;
         }
@@ -327,7 +327,7 @@ impl Engine {
     /// The descriptors that become readable when there is work for a turn, for callers that wait by
     /// themselves. They stay the same.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        std::iter::once(self.alarm.descriptor()).chain(self.link.descriptors()).collect()
+        std::iter::once(self.alarm.descriptor()).chain(self.interface.descriptors()).collect()
     }
 
     /// Sets the alarm; to be called directly before waiting for [`Engine::descriptors`]. Returns
@@ -347,10 +347,10 @@ impl Engine {
         self.lying = true;
         // A call is answered before the board is checked, and a request may arrive in between.
         let called = self.alarm.is_called() || self.board.is_wanted();
-        if called || !self.mailboxes.is_empty() || !self.link.prepare_to_sleep() {
+        if called || !self.mailboxes.is_empty() || !self.interface.prepare_to_sleep() {
             return Some(Duration::ZERO);
         }
-        let deadline = match (self.stack.deadline(), self.link.deadline()) {
+        let deadline = match (self.stack.deadline(), self.interface.deadline()) {
             (Some(stack), Some(link)) => Some(stack.min(link)),
             (stack, link) => stack.or(link),
         };

@@ -31,7 +31,7 @@ impl Wanted {
 
     /// Whether the descriptor that was added as number `index` is ready.
     pub(super) fn is_ready(&self, index: usize) -> bool {
-        self.entries[index].revents != 0
+        self.entries.get(index).is_some_and(|entry| entry.revents != 0)
     }
 
     /// Sleeps with nanosecond resolution (ppoll(2)); a signal or a lack of memory ends the sleep

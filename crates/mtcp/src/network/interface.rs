@@ -1,17 +1,20 @@
 //! Sends and receives IP packets through a device: finds routes and neighbours, and queues packets
-//! that wait for a neighbour's answer.
+//! that wait for a neighbour's answer. It loops back packets to the stack's own addresses.
 
 use super::counters::InterfaceCounters;
+use super::looped::Looped;
 use super::resolver::{FrameClass, Knowledge, NextHop, Resolver};
 use super::routes::{Route, Routes};
+use super::source::preferred_source;
 use super::watch::Watch;
 use crate::device::{Capabilities, Device, Received, Segmentation, Transmit};
-use mtcp_proto::wire::ethernet::{self, HardwareAddress};
+use crate::system::errno;
+use mtcp_proto::wire::ethernet;
 use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities, neighbour};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// The addresses and routes of a stack that alone has its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,24 +36,40 @@ pub enum Arrival<'a> {
     Neighbour(&'a [u8]),
 }
 
+/// Changes reported by the kernel that concern the stack.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The new addresses, if the kernel determines them.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// The new length of the longest IP packet.
+    pub mtu: Option<u16>,
+}
+
 /// Passes IP packets between a device and a stack; belongs to one thread.
 ///
 /// Each turn consists of [`Interface::receive`], the stack's output into this [`Sink`], and
 /// [`Interface::flush`].
-pub struct Interface<D> {
-    device: D,
+pub struct Interface {
+    device: Box<dyn Device>,
     capabilities: Capabilities,
     resolver: Option<Box<Resolver>>,
+    addresses: Vec<IpAddr>,
+    /// Whether the addresses are those that the kernel has on the interface.
+    kernel_chooses: bool,
+    /// The last MTU that the kernel has reported.
+    link_mtu: Option<u32>,
     now: Instant,
     /// Length of the packet in the last room, without the link-layer header.
     room_bytes: usize,
+    looped: Looped,
     counters: InterfaceCounters,
 }
 
-impl<D: Device> Interface<D> {
+impl Interface {
     /// Creates an interface whose addresses only the stack has. On Ethernet it answers ARP and
-    /// neighbour discovery for them, and sends its own requests.
-    pub fn own(device: D, network: &OwnNetwork) -> Interface<D> {
+    /// neighbour discovery for them, and sends its own requests. The watch, if any, is one of the
+    /// link: its MTU, its hardware address, and whether it exists.
+    pub fn own(device: Box<dyn Device>, network: &OwnNetwork, watch: Option<Watch>) -> Interface {
         let mut routes = Routes::default();
         for &(prefix, length) in &network.addresses {
             routes.add(Route { prefix, length, gateway: None, metric: 0 });
@@ -58,30 +77,63 @@ impl<D: Device> Interface<D> {
         for route in &network.routes {
             routes.add(*route);
         }
-        let addresses: Vec<IpAddr> =
-            network.addresses.iter().map(|(address, _)| *address).collect();
-        Interface::new(device, Knowledge::Own(routes), &addresses)
+        let addresses = without_lengths(&network.addresses);
+        let mut interface = Interface::new(device, Knowledge::Own { routes, watch }, addresses);
+        if let Some(resolver) = &mut interface.resolver {
+            resolver.cache.set_addresses(&interface.addresses);
+        }
+        interface
     }
 
-    /// Creates an interface whose addresses the kernel has as well. The kernel keeps ARP, neighbour
-    /// discovery and ping; the interface watches its routes and neighbours. A device without
-    /// Ethernet needs neither.
-    pub fn shared(device: D, watch: Watch) -> Interface<D> {
+    /// Creates an interface whose addresses the kernel has as well: these, or all that it has if
+    /// there are none. The kernel keeps ARP, neighbour discovery and ping; the interface watches
+    /// its routes and neighbours. A device without Ethernet needs neither.
+    pub fn shared(device: Box<dyn Device>, watch: Watch, addresses: Vec<IpAddr>) -> Interface {
+        let kernel_chooses = addresses.is_empty();
+        let addresses = if kernel_chooses { without_lengths(watch.addresses()) } else { addresses };
         let knowledge = Knowledge::Shared { watch, asked: BTreeMap::new() };
-        let mut interface = Interface::new(device, knowledge, &[]);
+        let mut interface = Interface::new(device, knowledge, addresses);
+        interface.kernel_chooses = kernel_chooses;
         if let Some(resolver) = &mut interface.resolver {
             resolver.learn_from_kernel();
         }
         interface
     }
 
-    fn new(device: D, knowledge: Knowledge, addresses: &[IpAddr]) -> Interface<D> {
-        let capabilities = device.capabilities();
-        let resolver = device
-            .hardware_address()
-            .map(|hardware| Box::new(Resolver::new(hardware, knowledge, addresses)));
-        let counters = InterfaceCounters::default();
-        Interface { device, capabilities, resolver, now: Instant::ZERO, room_bytes: 0, counters }
+    fn new(device: Box<dyn Device>, knowledge: Knowledge, addresses: Vec<IpAddr>) -> Interface {
+        let link_mtu = knowledge.watch().and_then(Watch::link).map(|state| state.mtu);
+        let resolver =
+            device.hardware_address().map(|hardware| Box::new(Resolver::new(hardware, knowledge)));
+        let mut looped = Looped::default();
+        looped.set_addresses(&addresses);
+        Interface {
+            capabilities: device.capabilities(),
+            device,
+            resolver,
+            addresses,
+            kernel_chooses: false,
+            link_mtu,
+            now: Instant::ZERO,
+            room_bytes: 0,
+            looped,
+            counters: InterfaceCounters::default(),
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The longest IP packet.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.capabilities.mtu
+    }
+
+    /// The address of the stack from which a connection to `remote` begins.
+    pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
+        let resolver = self.resolver.as_deref();
+        let hop = resolver.and_then(|resolver| resolver.knowledge.routes().next_hop(remote));
+        preferred_source(&self.addresses, remote, hop.unwrap_or(remote))
     }
 
     /// Receives at most `limit` available frames without waiting, and passes their packets to
@@ -122,6 +174,15 @@ impl<D: Device> Interface<D> {
         frames
     }
 
+    /// Takes all packets that have been looped back so far.
+    pub(crate) fn take_looped(&mut self, mut take: impl FnMut(&[u8])) -> bool {
+        let mut any = false;
+        while self.looped.pop(&mut take) {
+            any = true;
+        }
+        any
+    }
+
     /// Processes a frame about neighbours that another queue of the same device has received: an
     /// answer arrives at one queue, whichever has asked. Several queues may answer a request, which
     /// does no harm.
@@ -141,7 +202,7 @@ impl<D: Device> Interface<D> {
     /// As [`Device::flush`].
     pub fn flush(&mut self) -> io::Result<bool> {
         if let Some(resolver) = &mut self.resolver {
-            resolver.send_questions(self.now, &mut self.device);
+            resolver.send_questions(self.now, &mut *self.device);
             if resolver.next_expiry().is_some_and(|end| end <= self.now) {
                 self.release();
             }
@@ -156,69 +217,47 @@ impl<D: Device> Interface<D> {
         [resolver.questions_due(), resolver.next_expiry()].into_iter().flatten().min()
     }
 
-    /// The neighbour for packets to this address; `None` if there is no route, or the link has no
-    /// neighbours.
-    pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        match &self.resolver.as_deref()?.knowledge {
-            Knowledge::Own(routes) => routes.next_hop(destination),
-            Knowledge::Shared { watch, .. } => watch.routes().next_hop(destination),
-        }
-    }
-
-    /// The first `bytes` of the packet in the last room, which is not committed.
-    pub fn written(&mut self, bytes: usize) -> Option<&[u8]> {
-        let header_bytes = if self.resolver.is_some() { ethernet::HEADER_BYTES } else { 0 };
-        // The device returns the same room again, because nothing was committed in between.
-        let room = self.device.room(header_bytes + self.room_bytes)?;
-        room.get(header_bytes..header_bytes + bytes)
-    }
-
-    /// Processes the kernel's messages about the network, without waiting; true if there was a
-    /// change, perhaps of the addresses. Does nothing if only the stack has its addresses.
+    /// Processes the kernel's messages about link, neighbours, routes and addresses, without
+    /// waiting; `None` if there were none.
     ///
     /// # Errors
-    /// The errors of netlink, which are permanent.
-    pub fn follow(&mut self, now: Instant) -> io::Result<bool> {
+    /// The errors of netlink, which are permanent; `ENXIO` if the interface is gone.
+    pub fn follow(&mut self, now: Instant) -> io::Result<Option<Changes>> {
         self.now = now;
-        let Some(resolver) = &mut self.resolver else { return Ok(false) };
-        let Knowledge::Shared { watch, .. } = &mut resolver.knowledge else { return Ok(false) };
-        let changed = watch.follow()?;
-        if changed {
-            resolver.learn_from_kernel();
-            self.release();
+        let Some(resolver) = &mut self.resolver else { return Ok(None) };
+        if !resolver.follow()? {
+            return Ok(None);
         }
-        Ok(changed)
-    }
-
-    /// Sets the new hardware address of the device, and announces it.
-    pub fn set_hardware_address(&mut self, hardware: HardwareAddress) {
-        if let Some(resolver) = &mut self.resolver {
-            resolver.set_hardware_address(hardware);
+        self.release();
+        let Some(watch) = self.watch() else { return Ok(None) };
+        let state = watch.link().ok_or_else(|| errno(libc::ENXIO))?;
+        let addresses = self.kernel_chooses.then(|| without_lengths(watch.addresses()));
+        let addresses = addresses.filter(|addresses| *addresses != self.addresses);
+        if let Some(addresses) = &addresses {
+            self.addresses.clone_from(addresses);
+            self.looped.set_addresses(addresses);
         }
+        let before = self.link_mtu.replace(state.mtu);
+        // Packets longer than at the start may not fit into the device's memory.
+        let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX).min(self.mtu());
+        Ok(Some(Changes { addresses, mtu: (before != self.link_mtu).then_some(mtu) }))
     }
 
-    /// The watch of the interface, if the kernel has the addresses too. When its descriptor is
-    /// readable, [`Interface::follow`] has messages to process.
-    pub fn watch(&self) -> Option<&Watch> {
-        match &self.resolver.as_deref()?.knowledge {
-            Knowledge::Own(_) => None,
-            Knowledge::Shared { watch, .. } => Some(watch),
-        }
+    fn watch(&self) -> Option<&Watch> {
+        self.resolver.as_deref()?.knowledge.watch()
     }
 
-    /// The descriptor of the device, see [`Device::descriptor`].
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.device.descriptor()
+    /// The descriptors to wait for: the device's, see [`Device::descriptor`], and that of the
+    /// kernel's messages for [`Interface::follow`], if it sends any.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> {
+        let watch = self.watch().map(|watch| watch.descriptor().as_raw_fd());
+        std::iter::once(self.device.descriptor().as_raw_fd()).chain(watch)
     }
 
-    /// Arms the descriptor; false if there are frames, and the caller must not sleep.
+    /// Arms the descriptor of the device; false if there are packets, and the caller must not
+    /// sleep.
     pub fn prepare_to_sleep(&mut self) -> bool {
-        self.device.prepare_to_sleep()
-    }
-
-    /// The device.
-    pub fn device(&self) -> &D {
-        &self.device
+        self.looped.is_empty() && self.device.prepare_to_sleep()
     }
 
     /// The counters of the interface.
@@ -229,6 +268,26 @@ impl<D: Device> Interface<D> {
     /// The counters of the neighbours; `None` without Ethernet.
     pub fn neighbour_counters(&self) -> Option<neighbour::Counters> {
         self.resolver.as_deref().map(|resolver| resolver.cache.counters())
+    }
+
+    /// Adds the counters of the device and of the interface, by name.
+    pub(crate) fn report(&self, counts: &mut BTreeMap<String, u64>) {
+        let (device, interface) = (self.device.counters(), &self.counters);
+        let all = [
+            ("frames_received", device.frames_received),
+            ("frames_sent", device.frames_sent),
+            ("receive_drops", device.receive_drops),
+            ("transmit_drops", device.transmit_drops),
+            ("transmit_full", device.transmit_full),
+            ("system_calls", device.system_calls),
+            ("neighbour_packets", interface.neighbour_packets),
+            ("other_protocols", interface.other_protocols),
+            ("waited_for_neighbours", interface.waited),
+            ("unresolved", interface.unresolved),
+            ("unroutable", interface.unroutable),
+            ("looped", self.looped.count()),
+        ];
+        counts.extend(all.map(|(name, count)| (name.to_owned(), count)));
     }
 
     /// Sends the packets whose neighbours have answered, and drops those whose neighbours do not
@@ -287,7 +346,7 @@ impl<D: Device> Interface<D> {
     }
 }
 
-impl<D: Device> Sink for Interface<D> {
+impl Sink for Interface {
     #[inline]
     fn capabilities(&self) -> SinkCapabilities {
         SinkCapabilities {
@@ -298,6 +357,9 @@ impl<D: Device> Sink for Interface<D> {
 
     #[inline]
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if self.looped.is_full() {
+            return None;
+        }
         self.room_bytes = bytes;
         if self.resolver.is_none() {
             return self.device.room(bytes);
@@ -308,6 +370,14 @@ impl<D: Device> Sink for Interface<D> {
     #[inline]
     fn commit(&mut self, packet: Packet) {
         if packet.bytes > self.room_bytes {
+            return;
+        }
+        let header_bytes = if self.resolver.is_some() { ethernet::HEADER_BYTES } else { 0 };
+        if self.looped.is_own(packet.destination) {
+            // The device returns the same room again, because nothing was committed in between.
+            if let Some(room) = self.device.room(header_bytes + self.room_bytes) {
+                self.looped.push(&room[header_bytes..header_bytes + packet.bytes]);
+            }
             return;
         }
         if self.resolver.is_some() {
@@ -322,6 +392,10 @@ impl<D: Device> Sink for Interface<D> {
         self.device.commit(frame);
         self.counters.packets_sent += 1;
     }
+}
+
+fn without_lengths(addresses: &[(IpAddr, u8)]) -> Vec<IpAddr> {
+    addresses.iter().map(|(address, _)| *address).collect()
 }
 
 fn checksum(received: Received) -> Checksum {
@@ -360,7 +434,7 @@ mod tests {
         OwnNetwork { addresses: vec![(address.parse().unwrap(), 64)], routes: Vec::new() }
     }
 
-    fn send(interface: &mut Interface<MemoryDevice>, value: u8, destination: &str) {
+    fn send(interface: &mut Interface, value: u8, destination: &str) {
         interface.room(60).unwrap().fill(value);
         let partial_checksum = Some(PartialChecksum { start: 40, offset: 16 });
         let destination = destination.parse().unwrap();
@@ -368,7 +442,7 @@ mod tests {
         interface.flush().unwrap();
     }
 
-    fn receive(interface: &mut Interface<MemoryDevice>, now: Instant) -> Vec<(u8, Checksum)> {
+    fn receive(interface: &mut Interface, now: Instant) -> Vec<(u8, Checksum)> {
         let mut came = Vec::new();
         let mut take = |arrival: Arrival<'_>| {
             if let Arrival::Packet(packet, sum) = arrival {
@@ -384,8 +458,8 @@ mod tests {
     fn two_stacks_find_each_other_and_lose_nothing_by_it() {
         let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
         let (left, right) = MemoryDevice::pair(options).unwrap();
-        let mut left = Interface::own(left, &own("fd09::1"));
-        let mut right = Interface::own(right, &own("fd09::2"));
+        let mut left = Interface::own(Box::new(left), &own("fd09::1"), None);
+        let mut right = Interface::own(Box::new(right), &own("fd09::2"), None);
         for value in 0..5 {
             send(&mut left, value, "fd09::2");
         }
@@ -414,10 +488,10 @@ mod tests {
     fn frames_for_other_stations_and_groups_are_left_out() {
         let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
         let (mut far, near) = MemoryDevice::pair(options).unwrap();
-        let mut near = Interface::own(near, &own("10.0.0.1"));
+        let mut near = Interface::own(Box::new(near), &own("10.0.0.1"), None);
         let mut frame = [0; 60];
         frame[14] = 0x45;
-        let ours = near.device().hardware_address().unwrap();
+        let ours = near.device.hardware_address().unwrap();
         for (destination, kind) in [
             ([2, 0, 0, 0, 0, 99], [0x08, 0x00]),
             ([0xff; 6], [0x08, 0x00]),
@@ -442,7 +516,7 @@ mod tests {
     fn packets_that_wait_in_vain_are_given_up() {
         let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
         let (left, _right) = MemoryDevice::pair(options).unwrap();
-        let mut left = Interface::own(left, &own("fd09::1"));
+        let mut left = Interface::own(Box::new(left), &own("fd09::1"), None);
         send(&mut left, 1, "fd09::2");
         let late = Instant::ZERO + Duration::from_secs(60);
         receive(&mut left, late);

@@ -4,6 +4,7 @@ mod counters;
 #[doc(hidden)]
 pub mod fuzzing;
 mod interface;
+mod looped;
 mod messages;
 mod netlink;
 mod resolver;
@@ -12,7 +13,7 @@ mod source;
 mod watch;
 
 pub use self::counters::InterfaceCounters;
-pub use self::interface::{Arrival, Interface, OwnNetwork};
+pub use self::interface::{Arrival, Changes, Interface, OwnNetwork};
 pub use self::messages::LinkState;
 pub use self::routes::{Route, Routes};
 pub use self::source::preferred_source;

@@ -11,6 +11,7 @@ use mtcp_proto::wire::ethernet::{
 use mtcp_proto::wire::ndp::is_ndp;
 use mtcp_proto::{Instant, Packet};
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -31,9 +32,25 @@ const WAITING_FOR: Duration = Duration::from_secs(4);
 /// The source of information about neighbours.
 pub(super) enum Knowledge {
     /// The stack, which sends requests and answers itself.
-    Own(Routes),
+    Own { routes: Routes, watch: Option<Watch> },
     /// The kernel, whose messages the interface watches, and which is asked to resolve neighbours.
     Shared { watch: Watch, asked: BTreeMap<IpAddr, Instant> },
+}
+
+impl Knowledge {
+    pub(super) fn watch(&self) -> Option<&Watch> {
+        match self {
+            Knowledge::Own { watch, .. } => watch.as_ref(),
+            Knowledge::Shared { watch, .. } => Some(watch),
+        }
+    }
+
+    pub(super) fn routes(&self) -> &Routes {
+        match self {
+            Knowledge::Own { routes, .. } => routes,
+            Knowledge::Shared { watch, .. } => watch.routes(),
+        }
+    }
 }
 
 /// The result of looking up the next hop of a packet.
@@ -83,13 +100,8 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(
-        hardware: HardwareAddress,
-        knowledge: Knowledge,
-        addresses: &[IpAddr],
-    ) -> Resolver {
-        let mut cache = Cache::new(hardware, NEIGHBOURS_MAX);
-        cache.set_addresses(addresses);
+    pub(super) fn new(hardware: HardwareAddress, knowledge: Knowledge) -> Resolver {
+        let cache = Cache::new(hardware, NEIGHBOURS_MAX);
         Resolver { hardware, cache, knowledge, recent: [None; RECENT], waiting: VecDeque::new() }
     }
 
@@ -147,11 +159,9 @@ impl Resolver {
     }
 
     fn search(&mut self, now: Instant, destination: IpAddr) -> NextHop {
-        let routes = match &self.knowledge {
-            Knowledge::Own(routes) => routes,
-            Knowledge::Shared { watch, .. } => watch.routes(),
+        let Some(hop) = self.knowledge.routes().next_hop(destination) else {
+            return NextHop::Unroutable;
         };
-        let Some(hop) = routes.next_hop(destination) else { return NextHop::Unroutable };
         let found = self.cache.lookup(now, hop);
         if found != Lookup::Unreachable {
             self.ask_kernel(now, hop);
@@ -184,15 +194,33 @@ impl Resolver {
         }
     }
 
+    /// Processes the kernel's messages, without waiting; true if there were any.
+    pub(super) fn follow(&mut self) -> io::Result<bool> {
+        let watch = match &mut self.knowledge {
+            Knowledge::Own { watch: None, .. } => return Ok(false),
+            Knowledge::Own { watch: Some(watch), .. } | Knowledge::Shared { watch, .. } => watch,
+        };
+        let changed = watch.follow()?;
+        if changed {
+            self.learn_from_kernel();
+        }
+        Ok(changed)
+    }
+
     /// Applies the kernel's messages; destinations are looked up again.
     pub(super) fn learn_from_kernel(&mut self) {
-        let Knowledge::Shared { watch, .. } = &mut self.knowledge else { return };
+        let link = self.knowledge.watch().and_then(Watch::link);
+        let hardware = link.and_then(|link| link.hardware_address).unwrap_or(self.hardware);
+        let has_moved = std::mem::replace(&mut self.hardware, hardware) != hardware;
+        let Knowledge::Shared { watch, .. } = &mut self.knowledge else {
+            if has_moved {
+                self.cache.set_hardware_address(hardware);
+            }
+            return;
+        };
+        // The kernel announces its address and asks the neighbours.
         let addresses: Vec<IpAddr> =
             watch.addresses().iter().map(|(address, _)| *address).collect();
-        // The kernel announces the address and asks the neighbours.
-        if let Some(hardware) = watch.link().and_then(|link| link.hardware_address) {
-            self.hardware = hardware;
-        }
         for change in watch.take_neighbours() {
             match change {
                 NeighbourChange::Forget => self.cache = Cache::new(self.hardware, NEIGHBOURS_MAX),
@@ -206,22 +234,14 @@ impl Resolver {
         self.forget_recent();
     }
 
-    /// Sets a new hardware address. If the stack answers for its addresses, it is announced.
-    pub(super) fn set_hardware_address(&mut self, hardware: HardwareAddress) {
-        if hardware != self.hardware {
-            self.hardware = hardware;
-            self.cache.set_hardware_address(hardware);
-        }
-    }
-
     /// Clears the cached destinations, because information about neighbours has changed.
     pub(super) fn forget_recent(&mut self) {
         self.recent = [None; RECENT];
     }
 
     /// Writes the waiting requests and answers about neighbours.
-    pub(super) fn send_questions(&mut self, now: Instant, device: &mut impl Device) {
-        let own = matches!(self.knowledge, Knowledge::Own(_));
+    pub(super) fn send_questions(&mut self, now: Instant, device: &mut dyn Device) {
+        let own = matches!(self.knowledge, Knowledge::Own { .. });
         while own && self.cache.deadline().is_some_and(|due| due <= now) {
             let Some(room) = device.room(FRAME_BYTES_MAX) else { break };
             let Some(bytes) = self.cache.output(now, room) else { break };
@@ -256,7 +276,7 @@ impl Resolver {
     /// When the next requests have to be sent.
     pub(super) fn questions_due(&self) -> Option<Instant> {
         match self.knowledge {
-            Knowledge::Own(_) => self.cache.deadline(),
+            Knowledge::Own { .. } => self.cache.deadline(),
             Knowledge::Shared { .. } => None,
         }
     }

@@ -9,20 +9,19 @@ use mtcp_proto::wire::icmp::{Echo, IcmpMessage};
 use mtcp_proto::wire::ip::{Ecn, IpHeader};
 use mtcp_proto::{Instant, Packet, Sink};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 use testkit::Namespace;
 
 const HANG: Duration = Duration::from_secs(60);
 
 /// An interface, with the clock that its thread uses.
-struct Host<D> {
-    interface: Interface<D>,
+struct Host {
+    interface: Interface,
     begin: std::time::Instant,
 }
 
-impl<D: Device> Host<D> {
-    fn new(interface: Interface<D>) -> Host<D> {
+impl Host {
+    fn new(interface: Interface) -> Host {
         Host { interface, begin: std::time::Instant::now() }
     }
 
@@ -69,11 +68,10 @@ impl<D: Device> Host<D> {
         if !self.interface.prepare_to_sleep() {
             return;
         }
-        let watch = self.interface.watch().map_or(-1, |watch| watch.descriptor().as_raw_fd());
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut polls = [poll(self.interface.descriptor().as_raw_fd()), poll(watch)];
-        // SAFETY: the pointer is to two initialised pollfds.
-        unsafe { libc::poll(polls.as_mut_ptr(), 2, 100) };
+        let mut polls: Vec<_> = self.interface.descriptors().map(poll).collect();
+        // SAFETY: the pointer is to that many initialised pollfds.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as _, 100) };
     }
 
     /// Sends echo requests until a reply arrives.
@@ -125,7 +123,8 @@ fn tap_network(link: Link) -> (Namespace, impl Device) {
 #[test]
 fn the_kernel_answers_through_a_tap_device() {
     let (namespace, tap) = tap_network(Link::Ethernet);
-    let mut host = Host::new(Interface::own(tap, &own(&["10.9.0.2/24", "fd09::2/64"])));
+    let mut host =
+        Host::new(Interface::own(Box::new(tap), &own(&["10.9.0.2/24", "fd09::2/64"]), None));
     for sequence in 1..20 {
         host.ping("10.9.0.2", "10.9.0.1", sequence);
         host.ping("fd09::2", "fd09::1", sequence);
@@ -144,7 +143,8 @@ fn the_kernel_answers_through_a_tap_device() {
 #[test]
 fn the_kernel_answers_through_a_tun_device() {
     let (_namespace, tun) = tap_network(Link::Ip);
-    let mut host = Host::new(Interface::own(tun, &own(&["10.9.0.2/24", "fd09::2/64"])));
+    let mut host =
+        Host::new(Interface::own(Box::new(tun), &own(&["10.9.0.2/24", "fd09::2/64"]), None));
     for sequence in 1..20 {
         host.ping("10.9.0.2", "10.9.0.1", sequence);
         host.ping("fd09::2", "fd09::1", sequence);
@@ -162,7 +162,7 @@ fn packets_for_others_go_to_the_gateway() {
         gateway: Some("10.9.0.1".parse().unwrap()),
         metric: 0,
     });
-    let mut host = Host::new(Interface::own(tap, &network));
+    let mut host = Host::new(Interface::own(Box::new(tap), &network, None));
     host.ping("10.9.0.2", "192.0.2.1", 1);
     let nowhere = host.interface.counters().unroutable;
     host.send(&[0x60; 40], "fd00::1".parse().unwrap());
@@ -172,8 +172,8 @@ fn packets_for_others_go_to_the_gateway() {
 #[test]
 fn packets_for_a_silent_neighbour_are_dropped_after_a_while() {
     let (_namespace, tap) = tap_network(Link::Ethernet);
-    let mut interface = Interface::own(tap, &own(&["10.9.0.2/24"]));
-    let send = |interface: &mut Interface<_>| {
+    let mut interface = Interface::own(Box::new(tap), &own(&["10.9.0.2/24"]), None);
+    let send = |interface: &mut Interface| {
         interface.room(40).unwrap().fill(0x45);
         interface.commit(Packet {
             bytes: 40,
@@ -209,7 +209,8 @@ fn an_own_address_beside_the_kernel_is_filtered_from_a_packet_socket() {
         addresses: network.addresses.iter().map(|(address, _)| *address).collect(),
         ..PacketOptions::default()
     };
-    let mut host = Host::new(Interface::own(open_packet(&near, &options), &network));
+    let mut host =
+        Host::new(Interface::own(Box::new(open_packet(&near, &options)), &network, None));
     for sequence in 1..20 {
         host.ping("10.9.0.2", "10.9.0.1", sequence);
         host.ping("fd09::2", "fd09::1", sequence);
@@ -229,7 +230,7 @@ fn shared_addresses_use_what_the_kernel_knows() {
     let device = open_packet(&near, &options);
     let watch = near.run(|| Watch::open("near0")).unwrap();
     assert!(watch.link().unwrap().running);
-    let mut host = Host::new(Interface::shared(device, watch));
+    let mut host = Host::new(Interface::shared(Box::new(device), watch, Vec::new()));
     for sequence in 1..5 {
         host.ping("10.9.0.2", "10.9.0.1", sequence);
         host.ping("fd09::2", "fd09::1", sequence);
@@ -239,10 +240,10 @@ fn shared_addresses_use_what_the_kernel_knows() {
     near.ip("route add 192.0.2.0/24 via 10.9.0.1");
     far.ip("link set far0 address 02:00:00:00:77:77");
     near.ip("neighbour replace 10.9.0.1 lladdr 02:00:00:00:77:77 dev near0");
-    while host.interface.follow(host.now()).unwrap() {}
+    while host.interface.follow(host.now()).unwrap().is_some() {}
     host.ping("10.9.0.2", "192.0.2.1", 9);
     near.ip("route delete 192.0.2.0/24");
-    while host.interface.follow(host.now()).unwrap() {}
+    while host.interface.follow(host.now()).unwrap().is_some() {}
     host.send(&[0x45; 40], "192.0.2.1".parse().unwrap());
     assert_eq!(host.interface.counters().unroutable, 1);
 }

@@ -36,7 +36,7 @@ pub(crate) fn memory_ethernet() -> Pair {
 pub(crate) fn captured() -> Pair {
     let options = MemoryOptions { ring_bytes: 16 * 1024, ..MemoryOptions::default() };
     let (left, right) = MemoryDevice::pair(options).unwrap();
-    let (left, control) = CaptureDevice::new(left);
+    let (left, control) = CaptureDevice::new(Box::new(left));
     let file = tempfile::NamedTempFile::new().unwrap();
     control.start(file.path(), CaptureLimits::default()).unwrap();
     let vanish = Box::new(move || drop(file));
