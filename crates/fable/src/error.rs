@@ -192,11 +192,10 @@ pub enum TransportError {
     /// A descriptor or memory from the peer is not as the transport requires.
     #[error("the transport that the peer offered was refused: {0}")]
     BadOffer(&'static str),
-    /// The ends do not trust each other: a certificate of the wrong authority, for another name,
-    /// or expired. The text says which.
+    /// An end does not have the key that the other one expects, or does not speak TLS.
     #[error(
-        "the TLS handshake failed: {0}; check that both hosts' fabled run in one zone and that \
-         their clocks agree"
+        "the TLS handshake failed: {0}; check that both hosts' fabled run in one zone, with the \
+         same --zone-secret"
     )]
     Handshake(String),
     /// A system call failed.

@@ -38,12 +38,12 @@ pub trait Cluster: Send {
     /// [`ClusterError`] if the ticket cannot be signed now.
     fn ticket(&mut self, ticket: &Ticket, host: &str) -> Result<String, ClusterError>;
 
-    /// Makes the keys of this end of a flow whose other end is on `peer_host` (which may be this
-    /// host).
+    /// Makes the keys of this end of a flow. They fit those of the other end, which another daemon
+    /// of the cluster may make.
     ///
     /// # Errors
-    /// [`ClusterError`] if there is no authority, or if the other host's is unknown.
-    fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError>;
+    /// [`ClusterError`] if this host has not joined yet, and so has no secret.
+    fn keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, ClusterError>;
 
     /// Returns a descriptor that is readable when [`Cluster::take_events`] has something; it never
     /// changes. `None` if there are never any events.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sys::seccomp::SeccompError;
 use testkit::assert_texts;
 
-use crate::cluster::{AuthorityError, EtcdError, PrivateFileError, StartError};
+use crate::cluster::{EtcdError, PrivateFileError, StartError};
 use crate::commands::CommandError;
 use crate::policy::FileError;
 use crate::run::RunError;
@@ -27,15 +27,15 @@ fn errors_of_joining_a_zone() {
         StartError::BadLabel(_) => StartError::BadLabel("a b".into()),
             ["`a b` cannot name", "use 1 to 64 letters", "--zone or --host"];
         StartError::BadLease(_) => StartError::BadLease(1), ["a lease of 1 s", "use --lease 2"];
-        StartError::ZoneSecret(_) =>
+        StartError::PrivateFile(_) =>
             PrivateFileError::content(Path::new("/s/z"), "--zone-secret", "it is short").into(),
             ["/s/z", "--zone-secret"];
         StartError::NoZoneSecret(_) => StartError::NoZoneSecret("z".into()),
             ["zone z has no secret", "--make-secret FILE", "--zone-secret", "--insecure-zone"];
         StartError::Etcd(_) => EtcdError::Compacted { revision: 3 }.into(), ["revision 3"];
-        StartError::Authority(_) =>
-            AuthorityError::Unusable { path: "/s/a".into(), why: "no JSON".into() }.into(),
-            ["remove it"];
+        StartError::Identity { .. } =>
+            StartError::Identity { path: "/s/a".into(), source: refused() },
+            ["cannot make /s/a", "use a --state-directory"];
         StartError::Listen { .. } => StartError::Listen { address: address(), source: refused() },
             ["cannot listen on 10.0.0.1:7400", "use --listen"];
         StartError::System { .. } =>
@@ -53,19 +53,6 @@ fn errors_of_joining_a_zone() {
         PrivateFileError::Content { .. } =>
             PrivateFileError::content(&path(), option, "it has 3 bytes; make one"),
             ["cannot use /s/z for --zone-secret: it has 3 bytes; make one"];
-    );
-    assert_texts!(AuthorityError;
-        AuthorityError::File { .. } =>
-            AuthorityError::File { what: "create", path: "/s/a".into(), source: refused() },
-            ["cannot create /s/a", "use a --state-directory"];
-        AuthorityError::Private(_) =>
-            PrivateFileError::Read { path: path(), option, source: refused() }.into(),
-            ["cannot read /s/z", "or remove the file"];
-        AuthorityError::Unusable { .. } =>
-            AuthorityError::Unusable { path: "/s/a".into(), why: "no JSON".into() },
-            ["/s/a contains no authority (no JSON)", "remove it"];
-        AuthorityError::Signing(_) => rcgen::Error::CouldNotParseKeyPair.into(),
-            ["cannot sign a certificate", "--state-directory"];
     );
 }
 

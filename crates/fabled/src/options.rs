@@ -100,8 +100,8 @@ pub struct Cli {
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub lease: u32,
 
-    /// Directory of this host's key authority, such as /var/lib/fable; it survives a restart
-    /// [default: in memory only]
+    /// Directory of a file by which a restarted fabled gets its names back at once, such as
+    /// /var/lib/fable [default: its names return when its predecessor's lease has ended]
     #[arg(long, value_name = "DIRECTORY", requires = "etcd")]
     pub state_directory: Option<PathBuf>,
 

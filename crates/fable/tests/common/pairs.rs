@@ -3,11 +3,11 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
+use fable::Kind;
 use fable::transport::{self, ReadSlot, Transport, tls};
-use fable::{Kind, Role};
 
-use crate::authority::Authority;
 use crate::common::{TIME_LIMIT, create, try_send};
+use crate::keys::keys_of;
 use crate::random::Random;
 
 /// Two ends of a path.
@@ -27,9 +27,7 @@ fn tls_pair() -> Pair {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
     let other = listener.accept().expect("a connection").0;
-    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = here.issue(1, Role::Leader, TIME_LIMIT, there.anchor()).unwrap();
-    let follower = there.issue(1, Role::Follower, TIME_LIMIT, here.anchor()).unwrap();
+    let [leader, follower] = keys_of(1);
     let mut one = tls::connect(one.into(), &leader).unwrap();
     let mut other = tls::accept(other.into(), &follower).unwrap();
     assert!(try_send(&mut *other, 1, 0));

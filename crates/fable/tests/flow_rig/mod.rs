@@ -9,7 +9,7 @@ use fable::protocol::{FlowId, Peer, Role, Trust};
 use fable::transport::{PathOptions, TlsKeys};
 use fable::{Form, Kind, packet, page};
 
-use crate::authority::Authority;
+use crate::keys::keys_of;
 use crate::missing::is_missing;
 
 /// How long both ends wait for each other when a path is opened; no test's result depends on it.
@@ -57,10 +57,7 @@ pub(crate) fn parts_over(
     links: [OwnedFd; 2],
     local: bool,
 ) -> [(FlowParts, Reports); 2] {
-    let authority = Authority::new("test").expect("an authority");
-    let keys = Role::BOTH.map(|role| {
-        authority.issue(7, role, Duration::from_secs(3600), authority.anchor()).expect("keys")
-    });
+    let keys = keys_of(7);
     let page = page::create().expect("a page");
     let [leader, follower] = links;
     [(Role::Leader, leader), (Role::Follower, follower)].map(|(role, link)| {

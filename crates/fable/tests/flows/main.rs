@@ -1,12 +1,12 @@
 //! Tests of the public interface of flows. Both ends are in one process, on one thread.
 
-#[path = "../common/authority.rs"]
-mod authority;
 mod closing;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
 mod forwarding;
 mod held;
+#[path = "../common/keys.rs"]
+mod keys;
 mod lingering;
 #[path = "../common/missing.rs"]
 mod missing;

@@ -1,7 +1,5 @@
 //! Tests of flows between processes, which wake each other and die.
 
-#[path = "../common/authority.rs"]
-mod authority;
 #[path = "../common/board.rs"]
 mod board;
 #[path = "../common/child.rs"]
@@ -10,6 +8,8 @@ mod child;
 mod common;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
+#[path = "../common/keys.rs"]
+mod keys;
 #[path = "../common/missing.rs"]
 mod missing;
 #[path = "../model/mod.rs"]

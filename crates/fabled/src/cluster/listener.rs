@@ -76,14 +76,13 @@ async fn admit(
 ) -> Result<(std::net::TcpStream, Ticket), Refusal> {
     let line = timeout(DEADLINE, read_line(&mut stream)).await.map_err(|_| Refusal::TooSlow)??;
     let secrets = shared.lock().view.secrets(Instant::now());
-    let (ticket, authority) = inspector.lock().unwrap_or_else(PoisonError::into_inner).open(
+    let ticket = inspector.lock().unwrap_or_else(PoisonError::into_inner).open(
         &line,
         host,
         &secrets,
         SystemTime::now(),
         Instant::now(),
     )?;
-    shared.lock().introduce(&ticket.peer.host, authority);
     Ok((stream.into_std()?, ticket))
 }
 
@@ -139,7 +138,7 @@ mod tests {
 
     impl Serving {
         fn start() -> Serving {
-            let state = State::new("zone", "b", HostRecord::new(&[], b"authority"));
+            let state = State::new("zone", "b", HostRecord::new(&[], "identity"));
             let shared = Shared::new(state, Outbox::new().unwrap());
             let key = KeyValue {
                 key: Bytes::of("/fable/zone/key"),
@@ -198,8 +197,7 @@ mod tests {
     }
 
     fn line(nonce: u8) -> Vec<u8> {
-        let mut line =
-            seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], SystemTime::now()).unwrap();
+        let mut line = seal(&ticket(), "b", &SECRET, [nonce; 16], SystemTime::now()).unwrap();
         line.push('\n');
         line.into_bytes()
     }
@@ -221,7 +219,6 @@ mod tests {
         client.write_all(&[&line(1)[..], b"\nbehind\n"].concat()).unwrap();
         let (mut stream, admitted) = serving.admitted();
         assert_eq!(admitted, ticket());
-        assert_eq!(serving.shared.lock().authority_of("a").unwrap(), b"authority");
         stream.set_nonblocking(false).unwrap();
         let mut rest = [0; 8];
         stream.read_exact(&mut rest).unwrap();

@@ -19,7 +19,6 @@
 //! (`etcd_access`), keep such processes out. Users of other hosts are nobody here unless the
 //! configuration lists their host (`foreign_users`).
 
-mod authority;
 mod etcd;
 mod etcd_access;
 mod etcd_error;
@@ -45,7 +44,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -53,8 +52,8 @@ use std::time::{Duration, SystemTime};
 use fable::Name;
 use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
+use ring::digest;
 
-pub use authority::{Authority, AuthorityError};
 pub use etcd_access::EtcdAccess;
 pub use etcd_error::EtcdError;
 pub use foreign_users::{ForeignUsers, Hosts, NOBODY};
@@ -63,11 +62,11 @@ pub use standalone::Standalone;
 pub use zone_secret::make_secret;
 
 use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticket};
-use records::{HostRecord, is_label};
+use records::{HostRecord, SECRET_BYTES, hexadecimal, is_label};
 use registry::{Shared, State};
 use sys::capabilities;
 use sys::signals::SignalSet;
-use zone_secret::ZoneKeys;
+use zone_secret::{ZoneKeys, flow_keys};
 
 /// The accepted lease times, in seconds: etcd lengthens shorter ones by itself, and a host that is
 /// gone for longer than the maximum should not be remembered.
@@ -98,8 +97,9 @@ pub struct Options {
     /// The addresses that other hosts should connect to, in this order, at most 16. If there are
     /// none: `listen`, or if that is unspecified, its port on every address of this host.
     pub advertise: Vec<SocketAddr>,
-    /// The directory in which the host's authority is stored. With it a restarted daemon gets its
-    /// names back at once; without it the daemon waits for the end of its predecessor's lease.
+    /// The directory of the file by which other daemons know this one again. With it a restarted
+    /// daemon gets its names back at once; without it the daemon waits for the end of its
+    /// predecessor's lease.
     pub state_directory: Option<PathBuf>,
 }
 
@@ -119,9 +119,9 @@ pub enum StartError {
     /// A text is not an endpoint of etcd, or a file that gives access to it is not usable.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// The file with the zone's secret is not usable.
+    /// The file with the zone's secret, or that of the state directory, is not usable.
     #[error(transparent)]
-    ZoneSecret(#[from] PrivateFileError),
+    PrivateFile(#[from] PrivateFileError),
     /// The zone has no secret, and nobody has asked for such a zone.
     #[error(
         "zone {0} has no secret, so whoever reaches etcd could be any user of any host; make one \
@@ -129,9 +129,16 @@ pub enum StartError {
          (or accept that with --insecure-zone)"
     )]
     NoZoneSecret(String),
-    /// The authority cannot be loaded or made.
-    #[error(transparent)]
-    Authority(#[from] AuthorityError),
+    /// The file of the state directory cannot be made.
+    #[error(
+        "cannot make {path}: {source}; use a --state-directory that belongs to the daemon's user"
+    )]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
     /// The host cannot listen for other hosts.
     #[error(
         "cannot listen on {address}: {source}; use --listen with a free port and an address that \
@@ -160,7 +167,6 @@ pub enum StartError {
 /// removed.
 pub struct Member {
     host: String,
-    authority: Authority,
     foreign_users: ForeignUsers,
     shared: Arc<Shared>,
     listening: SocketAddr,
@@ -186,9 +192,9 @@ impl Member {
         let client = etcd::Client::new(&options.etcd, &options.etcd_access, timeout)?;
         let keys = options.zone_secret.as_ref();
         let keys = keys.map(|path| ZoneKeys::read(path, &options.zone)).transpose()?;
-        let authority = match &options.state_directory {
-            Some(directory) => Authority::in_directory(&options.host, directory)?,
-            None => Authority::in_memory(&options.host)?,
+        let identity = match &options.state_directory {
+            Some(directory) => identity_in(directory)?,
+            None => new_identity(),
         };
         let (listener, listening) = listen(options.listen)
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
@@ -198,7 +204,7 @@ impl Member {
             false if options.advertise.is_empty() => vec![listening],
             false => options.advertise.clone(),
         };
-        let host_record = HostRecord::new(&addresses, authority.certificate());
+        let host_record = HostRecord::new(&addresses, &identity);
         warn_of_exposure(options, &client);
         let port = unspecified.then_some(listening.port());
         let session = new_session(options, client, keys, host_record, port)?;
@@ -206,12 +212,22 @@ impl Member {
         let thread = start_thread(session, listener, options.host.clone())
             .map_err(|source| StartError::System { what: "start the cluster's thread", source })?;
         let (host, foreign_users) = (options.host.clone(), options.foreign_users.clone());
-        Ok(Member { host, authority, foreign_users, shared, listening, thread: Some(thread) })
+        Ok(Member { host, foreign_users, shared, listening, thread: Some(thread) })
     }
 
     /// Returns the address at which processes of other hosts connect.
     pub fn listening(&self) -> SocketAddr {
         self.listening
+    }
+
+    /// Returns the key that signs the zone's tickets.
+    fn secret(&self) -> Result<[u8; SECRET_BYTES], ClusterError> {
+        self.shared.lock().view.secret().copied().ok_or_else(|| {
+            let reason = "this host has not joined its zone yet: check that etcd runs and --etcd \
+                 names it"
+                .to_owned();
+            ClusterError { reason }
+        })
     }
 
     /// Returns names of other hosts with the users that their owners are here.
@@ -254,35 +270,15 @@ impl Cluster for Member {
     }
 
     fn ticket(&mut self, ticket: &Ticket, host: &str) -> Result<String, ClusterError> {
-        let secret = self.shared.lock().view.secret().copied().ok_or_else(|| {
-            let reason = "this host has not joined its zone yet: check that etcd runs and --etcd \
-                 names it"
-                .to_owned();
+        let sealed = ticket::seal(ticket, host, &self.secret()?, random(), SystemTime::now());
+        sealed.ok_or_else(|| {
+            let reason = "the ticket is too long: the program's name must be shorter".to_owned();
             ClusterError { reason }
-        })?;
-        let authority = self.authority.certificate();
-        ticket::seal(ticket, host, authority, &secret, random(), SystemTime::now()).ok_or_else(
-            || {
-                let reason =
-                    "the ticket is too long: the program's name must be shorter".to_owned();
-                ClusterError { reason }
-            },
-        )
+        })
     }
 
-    fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError> {
-        let authority = if peer_host == self.host {
-            Some(self.authority.certificate().to_vec())
-        } else {
-            self.shared.lock().authority_of(peer_host)
-        };
-        let authority = authority.ok_or_else(|| {
-            let reason = format!("host {peer_host} is not in the zone: check that its fabled runs");
-            ClusterError { reason }
-        })?;
-        self.authority
-            .issue(flow, role, vec![authority])
-            .map_err(|error| ClusterError { reason: error.to_string() })
+    fn keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, ClusterError> {
+        flow_keys(&self.secret()?, flow, role)
     }
 
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -371,6 +367,24 @@ fn warn_of_exposure(options: &Options, client: &etcd::Client) {
     }
 }
 
+/// Draws what distinguishes this daemon from others that use the same host name.
+fn new_identity() -> String {
+    hexadecimal(&random::<16>())
+}
+
+/// Returns the identity of a file in this directory, and makes the file if there is none.
+fn identity_in(directory: &Path) -> Result<String, StartError> {
+    let path = directory.join("identity");
+    match make_secret(&path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(StartError::Identity { path, source });
+        }
+        _ => {}
+    }
+    let content = zone_secret::read(&path, "--state-directory")?;
+    Ok(hexadecimal(&digest::digest(&digest::SHA256, &content).as_ref()[..16]))
+}
+
 fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -409,4 +423,24 @@ fn start_thread(
 /// If the kernel has no random bytes, which the start has checked.
 fn random<const N: usize>() -> [u8; N] {
     sys::random::bytes().unwrap_or_else(|error| panic!("no random bytes: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_directory_keeps_what_tells_a_daemon_from_others_of_its_name() {
+        let [one, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let first = identity_in(one.path()).unwrap();
+        assert!(is_label(&first) && is_label(&new_identity()));
+        assert_eq!(identity_in(one.path()).unwrap(), first);
+        assert_ne!(identity_in(other.path()).unwrap(), first);
+        fs::write(one.path().join("identity"), "").unwrap();
+        let damaged = identity_in(one.path()).unwrap_err().to_string();
+        assert!(damaged.contains("for --state-directory: it has 0 bytes"), "{damaged}");
+        let missing = identity_in(&one.path().join("missing")).unwrap_err().to_string();
+        assert!(missing.starts_with("cannot make "), "{missing}");
+    }
 }

@@ -16,7 +16,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fable::Name;
 use fable::protocol::Peer;
-use ring::digest;
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -41,19 +40,18 @@ pub(super) enum Key {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NameRecord {
     version: u32,
-    /// Identifies the daemon that wrote the record, in case two use one host name; see
-    /// [`identity_of`].
+    /// That of the host's record, in case two daemons use one host name.
     pub(super) identity: String,
     pub(super) owner: Peer,
 }
 
-/// The record of a host: the addresses of its daemon, and its authority's certificate.
+/// The record of a host: the addresses of its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HostRecord {
     version: u32,
     pub(super) addresses: Vec<SocketAddr>,
-    /// The certificate of the host's authority, DER in base64.
-    authority: String,
+    /// Distinguishes daemons that use the same host name.
+    pub(super) identity: String,
 }
 
 /// The record that identifies a store. In a zone without a secret file it also has the secret with
@@ -152,9 +150,9 @@ impl NameRecord {
 
 impl HostRecord {
     /// Makes the record of a host.
-    pub(super) fn new(addresses: &[SocketAddr], authority: &[u8]) -> HostRecord {
-        let authority = STANDARD.encode(authority);
-        HostRecord { version: VERSION, addresses: Vec::new(), authority }.with_addresses(addresses)
+    pub(super) fn new(addresses: &[SocketAddr], identity: &str) -> HostRecord {
+        let identity = identity.to_owned();
+        HostRecord { version: VERSION, addresses: Vec::new(), identity }.with_addresses(addresses)
     }
 
     /// Returns a copy with these addresses; those beyond the limit of a record are left out.
@@ -169,18 +167,8 @@ impl HostRecord {
         check(record.addresses.len() <= ADDRESSES_MAX, "it has too many addresses")?;
         let usable = |address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified();
         check(record.addresses.iter().all(usable), "an address cannot be connected to")?;
-        check(record.authority().is_some(), "its authority is not base64")?;
+        check(is_label(&record.identity), "its identity is none")?;
         Ok(record)
-    }
-
-    /// Returns the certificate as DER.
-    pub(super) fn authority(&self) -> Option<Vec<u8>> {
-        STANDARD.decode(&self.authority).ok()
-    }
-
-    /// Returns the fingerprint of the authority.
-    pub(super) fn identity(&self) -> Option<String> {
-        self.authority().map(|authority| identity_of(&authority))
     }
 }
 
@@ -206,14 +194,8 @@ impl KeyRecord {
     }
 }
 
-/// Returns the fingerprint of an authority, which distinguishes daemons that use the same host
-/// name.
-pub(super) fn identity_of(authority: &[u8]) -> String {
-    let digest = digest::digest(&digest::SHA256, authority);
-    hexadecimal(&digest.as_ref()[..16])
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns the digits of these bytes.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -279,9 +261,8 @@ mod tests {
     fn records_parse_back() {
         let name = NameRecord::new("abc", &owner());
         assert_eq!(NameRecord::parse(&serde_json::to_vec(&name).unwrap()).unwrap(), name);
-        let host = HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], b"certificate");
+        let host = HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], "identity");
         assert_eq!(HostRecord::parse(&serde_json::to_vec(&host).unwrap()).unwrap(), host);
-        assert_eq!(host.authority().unwrap(), b"certificate");
         for secret in [None, Some([7; SECRET_BYTES])] {
             let key = KeyRecord::new(secret.as_ref(), [1; 16]);
             assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), key);
@@ -312,7 +293,7 @@ mod tests {
         }
         for addresses in [vec!["0.0.0.0:1"], vec!["10.0.0.1:0"]] {
             let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            let value = serde_json::to_vec(&HostRecord::new(&addresses, b"")).unwrap();
+            let value = serde_json::to_vec(&HostRecord::new(&addresses, "identity")).unwrap();
             assert!(HostRecord::parse(&value).is_err());
         }
         let short = r#"{"version":1,"secret":"AAAA","store":"a"}"#;

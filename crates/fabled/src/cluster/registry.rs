@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::etcd::Outcome;
 use super::outbox::Outbox;
 use super::records::{HostRecord, Key, NameRecord};
-use super::view::{HOSTS_MAX, View};
+use super::view::View;
 use super::wire::{Bytes, EventKind, KeyValue, Number};
 use crate::cluster_link::ClusterEvent;
 
@@ -36,8 +36,6 @@ pub(super) struct State {
     pub(super) view: View,
     pub(super) host_record: HostRecord,
     wanted: BTreeMap<Name, Peer>,
-    /// Authorities (DER) of hosts whose valid tickets arrived before their records.
-    introduced: BTreeMap<String, Vec<u8>>,
     /// Lease and epoch of each name that was reported to the daemon as published.
     published: BTreeMap<Name, (i64, i64)>,
     /// Keys with records that only their owners can remove.
@@ -79,11 +77,10 @@ impl State {
         State {
             zone: zone.to_owned(),
             host: host.to_owned(),
-            identity: host_record.identity().unwrap_or_default(),
+            identity: host_record.identity.clone(),
             view: View::new(zone, host),
             host_record,
             wanted: BTreeMap::new(),
-            introduced: BTreeMap::new(),
             published: BTreeMap::new(),
             blocked: BTreeSet::new(),
         }
@@ -101,19 +98,6 @@ impl State {
         self.wanted.remove(name);
         self.published.remove(name);
         self.blocked.remove(&Key::Name(name.clone()));
-    }
-
-    /// Records the authority of a host whose ticket was valid.
-    pub(super) fn introduce(&mut self, host: &str, authority: Vec<u8>) {
-        if self.view.host(host).is_none() && self.introduced.len() < HOSTS_MAX {
-            self.introduced.insert(host.to_owned(), authority);
-        }
-    }
-
-    /// Returns the certificate of a host's authority: that in etcd, or else the one from a ticket.
-    pub(super) fn authority_of(&self, host: &str) -> Option<Vec<u8>> {
-        let listed = self.view.host(host).and_then(|entry| entry.record.authority());
-        listed.or_else(|| self.introduced.get(host).cloned())
     }
 
     /// Retries every key that was blocked by another record.
@@ -139,9 +123,6 @@ impl State {
             }
             Key::Secret => false,
         };
-        if let Key::Host(host) = &key {
-            self.introduced.remove(host);
-        }
         self.blocked.remove(&key);
         (concerns_us, events)
     }
@@ -156,9 +137,10 @@ impl State {
     /// because the names would have no addresses.
     pub(super) fn plan(&self, lease: i64) -> Vec<Step> {
         if !self.is_joined(lease) {
-            let known = self.view.host(&self.host).filter(|entry| {
-                entry.is_confirmed() && entry.record.identity().as_ref() == Some(&self.identity)
-            });
+            let known = self
+                .view
+                .host(&self.host)
+                .filter(|entry| entry.is_confirmed() && entry.record.identity == self.identity);
             let revision = known.map(|entry| entry.revision);
             let key = Key::Host(self.host.clone());
             return self.write(key, &self.host_record, revision).into_iter().collect();
@@ -275,8 +257,7 @@ impl State {
     fn is_ours(&self, key: &Key) -> bool {
         match key {
             Key::Host(host) => {
-                let identity = self.view.host(host).and_then(|entry| entry.record.identity());
-                identity.as_ref() == Some(&self.identity)
+                self.view.host(host).is_some_and(|entry| entry.record.identity == self.identity)
             }
             Key::Name(name) => self.view.name(name).is_some_and(|entry| self.wrote(&entry.record)),
             Key::Secret => false,
@@ -294,9 +275,9 @@ mod tests {
 
     const LEASE: i64 = 7;
 
-    fn state(host: &str, authority: &str) -> State {
+    fn state(host: &str, identity: &str) -> State {
         let address = "10.0.0.1:7000".parse().unwrap();
-        State::new("z", host, HostRecord::new(&[address], authority.as_bytes()))
+        State::new("z", host, HostRecord::new(&[address], identity))
     }
 
     fn owner(pid: i32) -> Peer {
@@ -327,8 +308,8 @@ mod tests {
     }
 
     /// Returns the record that another host's step would leave in etcd.
-    fn left_by(host: &str, authority: &str, revision: i64) -> KeyValue {
-        let mut other = state(host, authority);
+    fn left_by(host: &str, identity: &str, revision: i64) -> KeyValue {
+        let mut other = state(host, identity);
         run_until_registered(&mut other, 99, 1);
         other.publish(&kv(), &owner(50));
         let Some(Step::Create { key, value }) = other.plan(99).into_iter().next() else {
@@ -341,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_host_comes_before_its_names_and_names_are_taken_back() {
-        let mut state = state("a", "authority");
+        let mut state = state("a", "identity");
         state.publish(&kv(), &owner(1));
         assert!(matches!(&state.plan(LEASE)[..], [Step::Create { key: Key::Host(_), .. }]));
         let events = run_until_registered(&mut state, LEASE, 10);
@@ -356,7 +337,7 @@ mod tests {
 
     #[test]
     fn everything_is_written_again_under_a_new_lease() {
-        let mut state = state("a", "authority");
+        let mut state = state("a", "identity");
         state.publish(&kv(), &owner(1));
         run_until_registered(&mut state, LEASE, 10);
         let steps = state.plan(LEASE + 1);
@@ -371,11 +352,11 @@ mod tests {
 
     #[test]
     fn a_name_that_another_host_has_is_a_conflict_until_it_is_gone() {
-        let mut state = state("a", "authority");
+        let mut state = state("a", "identity");
         run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let now = Instant::now();
-        let theirs = left_by("b", "authority of b", 5);
+        let theirs = left_by("b", "of-b", 5);
         let step = state.plan(LEASE).remove(0);
         let outcome = Outcome::Differs(5, Some(theirs.clone()));
         let events = state.conclude(step, outcome, LEASE, now);
@@ -393,11 +374,11 @@ mod tests {
 
     #[test]
     fn an_answer_that_the_watch_has_overtaken_blocks_nothing() {
-        let mut state = state("a", "authority");
+        let mut state = state("a", "identity");
         run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let now = Instant::now();
-        let theirs = left_by("b", "authority of b", 5);
+        let theirs = left_by("b", "of-b", 5);
         let gone = KeyValue { mod_revision: Number(6), ..theirs.clone() };
         let step = state.plan(LEASE).remove(0);
         state.apply(&EventKind::Put, &theirs, now);
@@ -409,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_value_that_nobody_understands_blocks_its_name_without_a_loop() {
-        let mut state = state("a", "authority");
+        let mut state = state("a", "identity");
         run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let garbage = KeyValue { value: Bytes::of("?"), ..left_by("b", "b", 5) };
@@ -421,17 +402,17 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_with_the_same_authority_is_succeeded_and_another_is_waited_for() {
+    fn a_predecessor_with_the_same_identity_is_succeeded_and_another_is_waited_for() {
         let now = Instant::now();
-        let mut successor = state("a", "authority");
+        let mut successor = state("a", "identity");
         successor.publish(&kv(), &owner(1));
         run_until_registered(&mut successor, LEASE, 10);
-        successor.apply(&EventKind::Put, &left_by("a", "authority", 20), now);
+        successor.apply(&EventKind::Put, &left_by("a", "identity", 20), now);
         let steps = successor.plan(LEASE);
         assert!(matches!(&steps[..], [Step::Replace { revision: 20, .. }]), "{steps:?}");
 
-        let mut namesake = state("a", "another authority");
-        let record = state("a", "authority").host_record;
+        let mut namesake = state("a", "another");
+        let record = state("a", "identity").host_record;
         let entry = KeyValue {
             key: Bytes::of("/fable/z/hosts/a"),
             value: Bytes(serde_json::to_vec(&record).unwrap()),

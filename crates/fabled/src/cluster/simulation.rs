@@ -14,12 +14,11 @@ use fable::protocol::Peer;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::authority::Authority;
 use super::etcd::Client;
 use super::records::HostRecord;
 use super::registry::Shared;
 use super::zone_secret::ZoneKeys;
-use super::{Options, StartError, call_timeout, new_session};
+use super::{Options, StartError, call_timeout, new_identity, new_session};
 use crate::cluster_link::ClusterEvent;
 
 /// The most records of other hosts that a host keeps.
@@ -57,8 +56,7 @@ impl Simulation {
         let client = Client::new(&options.etcd, &options.etcd_access, call_timeout(options))?;
         let keys = options.zone_secret.as_ref();
         let keys = keys.map(|path| ZoneKeys::read(path, &options.zone)).transpose()?;
-        let authority = Authority::in_memory(&options.host)?;
-        let record = HostRecord::new(&[options.listen], authority.certificate());
+        let record = HostRecord::new(&[options.listen], &new_identity());
         let session = new_session(options, client, keys, record, None)?;
         let shared = Arc::clone(&session.shared);
         let (host, program) = (options.host.clone(), "simulated".to_owned());

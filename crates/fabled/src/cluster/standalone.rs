@@ -6,7 +6,9 @@ use fable::Name;
 use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
 
-use super::authority::{Authority, AuthorityError};
+use super::random;
+use super::records::SECRET_BYTES;
+use super::zone_secret::flow_keys;
 use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticket};
 
 /// A cluster with this host only.
@@ -14,22 +16,13 @@ use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticke
 pub struct Standalone {
     host: String,
     /// Made at the first request for keys, which most hosts never get.
-    authority: Option<Authority>,
+    secret: Option<[u8; SECRET_BYTES]>,
 }
 
 impl Standalone {
     /// Makes the cluster of the host with this name.
     pub fn new(host: String) -> Standalone {
-        Standalone { host, authority: None }
-    }
-
-    fn own_keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, AuthorityError> {
-        let authority = match self.authority.take() {
-            Some(authority) => authority,
-            None => Authority::in_memory(&self.host)?,
-        };
-        let authority = self.authority.insert(authority);
-        authority.issue(flow, role, vec![authority.certificate().to_vec()])
+        Standalone { host, secret: None }
     }
 }
 
@@ -59,12 +52,8 @@ impl Cluster for Standalone {
         Err(ClusterError { reason })
     }
 
-    fn keys(&mut self, flow: FlowId, role: Role, host: &str) -> Result<TlsKeys, ClusterError> {
-        if host != self.host {
-            let reason = format!("this daemon does not know {host}: start it with --etcd");
-            return Err(ClusterError { reason });
-        }
-        self.own_keys(flow, role).map_err(|error| ClusterError { reason: error.to_string() })
+    fn keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, ClusterError> {
+        flow_keys(self.secret.get_or_insert_with(random), flow, role)
     }
 
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -81,13 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_ends_on_one_host_get_keys_that_fit() {
-        let mut host = Standalone::new("here".to_owned());
-        let leader = host.keys(FlowId(1), Role::Leader, "here").unwrap();
-        let follower = host.keys(FlowId(1), Role::Follower, "here").unwrap();
-        assert_eq!(leader.authorities, follower.authorities);
-        assert_ne!(leader.peer_name, follower.peer_name);
-        let refused = host.keys(FlowId(1), Role::Leader, "there").unwrap_err();
-        assert!(refused.reason.contains("--etcd"), "{refused}");
+    fn each_daemon_has_its_own_keys_and_keeps_them() {
+        let [mut one, mut other] = [(); 2].map(|()| Standalone::new("here".to_owned()));
+        let keys = one.keys(FlowId(1), Role::Leader).unwrap();
+        assert_eq!(one.keys(FlowId(1), Role::Leader).unwrap(), keys);
+        assert_ne!(other.keys(FlowId(1), Role::Leader).unwrap(), keys);
     }
 }

@@ -61,9 +61,6 @@ struct Text {
     #[serde(flatten)]
     ticket: Ticket,
     target: String,
-    /// The certificate of the signing host's authority, DER in base64: the other host may not have
-    /// its record yet.
-    authority: String,
     /// Seconds since 1970.
     expires_s: u64,
     /// 128 random bits in base64.
@@ -75,7 +72,6 @@ struct Text {
 pub(super) fn seal(
     ticket: &Ticket,
     target: &str,
-    authority: &[u8],
     secret: &[u8; SECRET_BYTES],
     nonce: [u8; 16],
     now: SystemTime,
@@ -83,7 +79,6 @@ pub(super) fn seal(
     let text = Text {
         ticket: ticket.clone(),
         target: target.to_owned(),
-        authority: STANDARD.encode(authority),
         expires_s: seconds(now + LIFE),
         nonce: STANDARD.encode(nonce),
     };
@@ -117,8 +112,7 @@ struct Used {
 
 impl Inspector {
     /// Checks a line, without its end, that has to be signed with one of these secrets for `host`.
-    /// Returns the ticket, and the certificate of the signing host's authority. The ticket was
-    /// presented at `shown`, which is `now` on the wall clock.
+    /// The ticket was presented at `shown`, which is `now` on the wall clock.
     pub(super) fn open(
         &mut self,
         line: &[u8],
@@ -126,7 +120,7 @@ impl Inspector {
         secrets: &[[u8; SECRET_BYTES]],
         now: SystemTime,
         shown: Instant,
-    ) -> Result<(Ticket, Vec<u8>), BadTicket> {
+    ) -> Result<Ticket, BadTicket> {
         if line.len() > LINE_BYTES_MAX {
             return Err(BadTicket::Malformed);
         }
@@ -143,7 +137,6 @@ impl Inspector {
         if text.target != host {
             return Err(BadTicket::Target(text.target));
         }
-        let authority = STANDARD.decode(&text.authority).map_err(|_| BadTicket::Malformed)?;
         let now_s = seconds(now);
         if text.expires_s <= now_s {
             return Err(BadTicket::Expired);
@@ -154,7 +147,7 @@ impl Inspector {
         let nonce = STANDARD.decode(&text.nonce).ok().and_then(|nonce| nonce.try_into().ok());
         let nonce = nonce.ok_or(BadTicket::Malformed)?;
         self.remember(Used { nonce, at: shown, expires_s: text.expires_s }, now_s)?;
-        Ok((text.ticket, authority))
+        Ok(text.ticket)
     }
 
     /// Records a used ticket, and removes those that have expired by both clocks: the monotonic
@@ -203,17 +196,17 @@ pub(super) mod tests {
     }
 
     fn sealed(nonce: u8) -> String {
-        seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], SystemTime::now()).unwrap()
+        seal(&ticket(), "b", &SECRET, [nonce; 16], SystemTime::now()).unwrap()
     }
 
-    fn open(line: &str) -> Result<(Ticket, Vec<u8>), BadTicket> {
+    fn open(line: &str) -> Result<Ticket, BadTicket> {
         let now = SystemTime::now();
         Inspector::default().open(line.as_bytes(), "b", &[SECRET], now, Instant::now())
     }
 
     #[test]
     fn a_ticket_says_what_was_signed() {
-        assert_eq!(open(&sealed(1)).unwrap(), (ticket(), b"authority".to_vec()));
+        assert_eq!(open(&sealed(1)).unwrap(), ticket());
         let old_secret_too = [[6; SECRET_BYTES], SECRET];
         let line = sealed(1);
         let mut inspector = Inspector::default();
@@ -230,8 +223,7 @@ pub(super) mod tests {
     fn no_field_can_be_changed() {
         let line: Line = serde_json::from_str(&sealed(1)).unwrap();
         let text: serde_json::Value = serde_json::from_str(&line.ticket).unwrap();
-        let changes: [(&str, serde_json::Value); 13] = [
-            ("/authority", "AAAA".into()),
+        let changes: [(&str, serde_json::Value); 12] = [
             ("/flow", 1.into()),
             ("/name", "fable://other/1".into()),
             ("/peer/host", "c".into()),
@@ -260,7 +252,7 @@ pub(super) mod tests {
     fn a_ticket_is_good_for_one_host_one_minute_and_one_time() {
         let now = SystemTime::now();
         let mut inspector = Inspector::default();
-        let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
+        let line = seal(&ticket(), "b", &SECRET, [1; 16], now).unwrap();
         let shown = Instant::now();
         let mut open =
             |host: &str, now| inspector.open(line.as_bytes(), host, &[SECRET], now, shown);
@@ -277,9 +269,8 @@ pub(super) mod tests {
     fn a_clock_that_steps_there_and_back_makes_no_used_ticket_good_again() {
         let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
         let mut inspector = Inspector::default();
-        let [line, later] = [(1, now), (2, now + day)].map(|(nonce, at)| {
-            seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], at).unwrap()
-        });
+        let [line, later] = [(1, now), (2, now + day)]
+            .map(|(nonce, at)| seal(&ticket(), "b", &SECRET, [nonce; 16], at).unwrap());
         let shown = Instant::now();
         let mut open =
             |line: &str, now| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown);
@@ -291,7 +282,7 @@ pub(super) mod tests {
     #[test]
     fn a_clock_that_steps_back_makes_no_used_ticket_good_again() {
         let (now, shown) = (SystemTime::now(), Instant::now());
-        let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
+        let line = seal(&ticket(), "b", &SECRET, [1; 16], now).unwrap();
         let mut inspector = Inspector::default();
         let mut open =
             |now, shown| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown).map(drop);
@@ -329,6 +320,6 @@ pub(super) mod tests {
         }
         let mut endless = ticket();
         endless.peer.program = "x".repeat(LINE_BYTES_MAX);
-        assert_eq!(seal(&endless, "b", b"", &SECRET, [1; 16], SystemTime::now()), None);
+        assert_eq!(seal(&endless, "b", &SECRET, [1; 16], SystemTime::now()), None);
     }
 }

@@ -263,7 +263,7 @@ impl View {
     fn remote(&self, name: Name, entry: &Entry<NameRecord>) -> Option<RemoteName> {
         let owner = &entry.record.owner;
         let host = self.hosts.get(&owner.host).filter(|_| owner.host != self.host)?;
-        if host.record.identity()? != entry.record.identity {
+        if host.record.identity != entry.record.identity {
             return None;
         }
         let addresses: Vec<SocketAddr> = host.record.addresses.clone();

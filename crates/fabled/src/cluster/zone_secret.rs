@@ -4,6 +4,9 @@
 //! authenticates the records in etcd. So a process with access to etcd can neither sign a ticket
 //! nor write a record that the hosts believe. A process that has the secret is trusted with
 //! everything in the zone.
+//!
+//! The keys of the ends of TLS paths are derived from the key of the tickets, so that two hosts
+//! have keys that fit without exchanging any.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,6 +15,8 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use fable::protocol::{FlowId, Role};
+use fable::transport::TlsKeys;
 use ring::hkdf::{self, KeyType};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
@@ -19,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use super::private_file::{self, PrivateFileError};
 use super::random;
 use super::records::{BadRecord, SECRET_BYTES};
+use crate::cluster_link::ClusterError;
 
-/// The option that names the file.
-const OPTION: &str = "--zone-secret";
 const BYTES_MIN: usize = 32;
 const BYTES_MAX: u64 = 4096;
 const SALT: &[u8] = b"fable zone secret 1";
+const FLOWS_SALT: &[u8] = b"fable flow keys 1";
 
 /// The keys of one zone, derived from its secret.
 #[derive(Clone)]
@@ -70,31 +75,30 @@ pub fn make_secret(path: &Path) -> io::Result<()> {
     written
 }
 
+/// Reads a file that [`make_secret`] has made, and that `option` names.
+pub(super) fn read(path: &Path, option: &'static str) -> Result<Vec<u8>, PrivateFileError> {
+    let secret = private_file::read(path, option, BYTES_MAX)?;
+    if secret.len() < BYTES_MIN {
+        let why = format!(
+            "it has {} bytes, a secret has at least {BYTES_MIN}; make one with `fabled \
+             --make-secret FILE`",
+            secret.len()
+        );
+        return Err(PrivateFileError::content(path, option, why));
+    }
+    Ok(secret)
+}
+
 impl ZoneKeys {
     /// Reads the secret of a zone, and derives its keys.
     pub(super) fn read(path: &Path, zone: &str) -> Result<ZoneKeys, PrivateFileError> {
-        let secret = private_file::read(path, OPTION, BYTES_MAX)?;
-        if secret.len() < BYTES_MIN {
-            let why = format!(
-                "it has {} bytes, a secret has at least {BYTES_MIN}; make one with `fabled \
-                 --make-secret FILE`",
-                secret.len()
-            );
-            return Err(PrivateFileError::content(path, OPTION, why));
-        }
-        Ok(ZoneKeys::derive(&secret, zone))
+        Ok(ZoneKeys::derive(&read(path, "--zone-secret")?, zone))
     }
 
     /// Derives the keys of a zone from its secret.
     pub(super) fn derive(secret: &[u8], zone: &str) -> ZoneKeys {
         let root = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(secret);
-        let key = |purpose: &str| {
-            let info = [purpose.as_bytes(), b"\0", zone.as_bytes()];
-            let mut key = [0; SECRET_BYTES];
-            let filled = root.expand(&info, Length).and_then(|okm| okm.fill(&mut key));
-            filled.expect("HKDF-SHA256 gives up to 8160 bytes");
-            key
-        };
+        let key = |purpose: &str| expand(&root, &[purpose.as_bytes(), b"\0", zone.as_bytes()]);
         let records = hmac::Key::new(hmac::HMAC_SHA256, &key("records"));
         ZoneKeys { tickets: key("tickets"), records }
     }
@@ -119,6 +123,25 @@ impl ZoneKeys {
             .map_err(|_| BadRecord::Forged)?;
         Ok(sealed.record.into_bytes())
     }
+}
+
+/// Derives the keys of one end of a flow from the key that signs the zone's tickets.
+pub(super) fn flow_keys(
+    tickets: &[u8; SECRET_BYTES],
+    flow: FlowId,
+    role: Role,
+) -> Result<TlsKeys, ClusterError> {
+    let root = hkdf::Salt::new(hkdf::HKDF_SHA256, FLOWS_SALT).extract(tickets);
+    let key = |role: Role| expand(&root, &[&flow.0.to_be_bytes(), &[role as u8]]);
+    TlsKeys::new(key(role), &key(role.other()))
+        .map_err(|error| ClusterError { reason: error.to_string() })
+}
+
+fn expand(root: &hkdf::Prk, info: &[&[u8]]) -> [u8; SECRET_BYTES] {
+    let mut key = [0; SECRET_BYTES];
+    let filled = root.expand(info, Length).and_then(|okm| okm.fill(&mut key));
+    filled.expect("HKDF-SHA256 gives up to 8160 bytes");
+    key
 }
 
 /// A path contains no NUL, so no two pairs give the same message.
@@ -160,6 +183,25 @@ mod tests {
         let signed_for_tickets = hmac::Key::new(hmac::HMAC_SHA256, &keys.tickets);
         let code = |key| hmac::sign(key, b"x").as_ref().to_vec();
         assert_ne!(code(&signed_for_tickets), code(&keys.records));
+    }
+
+    #[test]
+    fn the_keys_of_two_ends_fit_and_those_of_others_do_not() {
+        let keys = |secret: u8, flow, role| {
+            flow_keys(&[secret; SECRET_BYTES], FlowId(flow), role).unwrap()
+        };
+        let fit = |one: &TlsKeys, other: &TlsKeys| {
+            let public_key = |keys: &TlsKeys| TlsKeys::new([0; 32], &keys.private_key).unwrap();
+            public_key(one).peer_key == other.peer_key && public_key(other).peer_key == one.peer_key
+        };
+        let leader = keys(1, 7, Role::Leader);
+        assert!(fit(&leader, &keys(1, 7, Role::Follower)));
+        for other in
+            [keys(1, 7, Role::Leader), keys(1, 8, Role::Follower), keys(2, 7, Role::Follower)]
+        {
+            assert!(!fit(&leader, &other));
+        }
+        assert_ne!(leader.private_key, [1; SECRET_BYTES], "no process gets the zone's key");
     }
 
     #[test]

@@ -141,8 +141,7 @@ impl Daemon {
         if known.ends[role.index()].client != Some(id) {
             return self.refuse(id, request, "this end of the flow is not yours");
         }
-        let other = &known.ends[role.other().index()].peer;
-        match self.cluster.keys(flow, role, &other.host) {
+        match self.cluster.keys(flow, role) {
             Ok(keys) => self.send(id, &ToProcess::Keys { request, keys }, &[]),
             Err(error) => self.refuse(id, request, error.to_string()),
         }

@@ -106,7 +106,7 @@ fn what_others_write_into_etcd_is_not_believed() {
     };
     put("names/kv/0", "garbage");
     put("names/kv", "{}");
-    put("hosts/x", r#"{"version":1,"addresses":["0.0.0.0:1"],"authority":""}"#);
+    put("hosts/x", r#"{"version":1,"addresses":["0.0.0.0:1"],"identity":"x"}"#);
     let mut a = join(&network, 0, "a");
     let b = join(&network, 1, "b");
     a.publish("fable://kv/0");

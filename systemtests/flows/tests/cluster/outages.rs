@@ -30,7 +30,7 @@ fn two_hosts_with_lease(test: &str, lease_ttl_s: u32) -> Option<(Network, Etcd, 
 fn assert_serves(b: &mut Host) {
     assert_eq!(b.find("fable://kv/1").len(), 1, "what was known is still used");
     b.member.ticket(&ticket("fable://kv/1", "b"), "a").unwrap();
-    b.member.keys(fable::protocol::FlowId(1), fable::protocol::Role::Leader, "a").unwrap();
+    b.member.keys(fable::protocol::FlowId(1), fable::protocol::Role::Leader).unwrap();
 }
 
 fn lost_names(host: &mut Host) -> usize {

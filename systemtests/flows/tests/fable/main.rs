@@ -1,21 +1,21 @@
-//! Tests of the library `fable` that take long: random processes, and certificates that expire.
+//! Tests of the library `fable` that take long: random processes, and keys that stop fitting.
 
-#[path = "../../../../crates/fable/tests/common/authority.rs"]
-mod authority;
 #[path = "../../../../crates/fable/tests/common/board.rs"]
 mod board;
 #[path = "../../../../crates/fable/tests/common/child.rs"]
 mod child;
-mod expiry;
 #[path = "../../../../crates/fable/tests/flow_rig/mod.rs"]
 mod flow_rig;
 mod hardship;
+#[path = "../../../../crates/fable/tests/common/keys.rs"]
+mod keys;
 #[path = "../../../../crates/fable/tests/common/missing.rs"]
 mod missing;
 #[path = "../../../../crates/fable/tests/model/mod.rs"]
 mod model;
 #[path = "../../../../crates/fable/tests/common/numbered.rs"]
 mod numbered;
+mod other_keys;
 #[path = "../../../../crates/fable/tests/common/random.rs"]
 mod random;
 mod storm;

@@ -1,6 +1,6 @@
 //! Transport over TLS 1.3 (RFC 8446), for paths between hosts, with authentication of both ends.
 //!
-//! The keys come from the daemons, which have agreed on the authorities to trust. The handshake
+//! The keys come from the daemons, which derive those of both ends from one secret. The handshake
 //! happens in `flush`, `acquire_read` and waiting, without blocking; messages that are committed
 //! before its end are sent after it.
 //!
@@ -8,8 +8,8 @@
 //! only when its end record has arrived.
 
 #[cfg(test)]
-#[path = "../../../tests/common/authority.rs"]
-mod authority;
+#[path = "../../../tests/common/keys.rs"]
+mod fitting;
 mod keys;
 mod link;
 

@@ -1,14 +1,11 @@
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use super::authority::Authority;
+use super::fitting::keys_of;
 use super::*;
 use crate::error::TransportError;
-use crate::identity::Role;
 use crate::transport::Record;
-
-const FLOW: u64 = 42;
-const HOUR: Duration = Duration::from_secs(3600);
+use rustls::sign::CertifiedKey;
 
 fn sockets() -> (OwnedFd, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -47,71 +44,50 @@ fn talk(leader: &TlsKeys, follower: &TlsKeys) -> Result<(), Vec<String>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn keys(authority: &Authority, role: Role, trusted: &Authority) -> TlsKeys {
-    authority.issue(FLOW, role, HOUR, trusted.anchor()).unwrap()
-}
-
 #[test]
-fn ends_with_each_others_authorities_agree() {
-    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Role::Leader, &there);
-    let follower = keys(&there, Role::Follower, &here);
+fn ends_with_each_others_keys_agree() {
+    let [leader, follower] = keys_of(1);
     talk(&leader, &follower).unwrap();
     talk(&follower, &leader).expect("either side may begin");
 }
 
 #[test]
-fn a_wrong_authority_is_refused() {
-    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Role::Leader, &there);
-    let stranger = Authority::new("there").unwrap();
-    let errors = talk(&leader, &keys(&stranger, Role::Follower, &here)).unwrap_err();
-    assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
-    // With the roles exchanged, the accepting end refuses.
-    let follower = keys(&there, Role::Follower, &here);
-    let errors = talk(&keys(&stranger, Role::Leader, &there), &follower).unwrap_err();
-    assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
-}
-
-fn is_about_authority(what: &str) -> bool {
-    what.contains("UnknownIssuer") || what.contains("BadSignature")
-}
-
-#[test]
-fn keys_that_have_expired_are_refused() {
-    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let now = SystemTime::now();
-    let expired = |authority: &Authority, role, trusted: &Authority| {
-        authority.issue_between(FLOW, role, now - 2 * HOUR, now - HOUR, trusted.anchor()).unwrap()
-    };
-    let leader = keys(&here, Role::Leader, &there);
-    let errors = talk(&leader, &expired(&there, Role::Follower, &here)).unwrap_err();
-    assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
-    let follower = keys(&there, Role::Follower, &here);
-    let errors = talk(&expired(&here, Role::Leader, &there), &follower).unwrap_err();
-    assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
-}
-
-#[test]
 fn keys_of_another_flow_are_refused() {
-    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Role::Leader, &there);
-    let follower = keys(&there, Role::Follower, &here);
-    let other = there.issue(FLOW + 1, Role::Follower, HOUR, here.anchor()).unwrap();
-    let errors = talk(&leader, &other).unwrap_err();
-    assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
-    let other = here.issue(FLOW + 1, Role::Leader, HOUR, there.anchor()).unwrap();
-    let errors = talk(&other, &follower).unwrap_err();
-    assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
-    let same_role = keys(&there, Role::Leader, &here);
-    talk(&leader, &same_role).expect_err("two leaders are no flow");
+    let ([leader, follower], [other_leader, other_follower]) = (keys_of(1), keys_of(2));
+    let refused = |one: &TlsKeys, other: &TlsKeys| {
+        let errors = talk(one, other).unwrap_err();
+        assert!(errors.iter().any(|what| what.contains("ApplicationVerification")), "{errors:?}");
+    };
+    refused(&leader, &other_follower);
+    refused(&other_leader, &follower);
+    refused(&leader, &leader);
+}
+
+/// A public key is no secret: who shows it has to sign with its private key.
+#[test]
+fn a_key_that_is_only_shown_is_refused() {
+    let [leader, follower] = keys_of(1);
+    let (one, other) = sockets();
+    let mut end = accept(one, &leader).unwrap();
+    let public = follower.own().unwrap().cert.clone();
+    let key = keys_of(2)[1].own().unwrap().key.clone();
+    let forged = follower.client_with(CertifiedKey::new(public, key).into()).unwrap();
+    let mut forger = Handshake::new(other, forged).unwrap();
+    let begin = Instant::now();
+    let error = loop {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is refused");
+        let _ = forger.go_on();
+        if let Err(error) = end.flush().and_then(|_| end.acquire_read()) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("BadSignature"), "{error}");
 }
 
 #[test]
 fn a_peer_that_speaks_no_tls_is_refused() {
-    let authority = Authority::new("here").unwrap();
     let (one, other) = sockets();
-    let mut end = accept(one, &keys(&authority, Role::Leader, &authority)).unwrap();
+    let mut end = accept(one, &keys_of(1)[0]).unwrap();
     let mut plain = stream::from_socket(other, Kind::TcpNodelay).unwrap();
     let slot = plain.acquire_write(100).unwrap().unwrap();
     plain.commit(slot, 100, Record::Data).unwrap();
@@ -124,8 +100,7 @@ fn a_peer_that_speaks_no_tls_is_refused() {
 /// this end would never learn that the peer has read all messages.
 #[test]
 fn an_ended_connection_has_nothing_behind_its_last_message() {
-    let authority = Authority::new("here").unwrap();
-    let [leader, follower] = Role::BOTH.map(|role| keys(&authority, role, &authority));
+    let [leader, follower] = keys_of(1);
     let (one, other) = sockets();
     let peer = TcpStream::from(other.try_clone().unwrap());
     let mut ends = [connect(one, &leader).unwrap(), accept(other, &follower).unwrap()];
@@ -146,18 +121,9 @@ fn an_ended_connection_has_nothing_behind_its_last_message() {
 
 #[test]
 fn keys_travel_and_no_log_has_them() {
-    let authority = Authority::new("here").unwrap();
-    let keys = keys(&authority, Role::Leader, &authority);
-    let received = through_json(&keys);
-    assert_eq!(received.private_key, keys.private_key);
-    assert_eq!(received.peer_name, "follower.000000000000002a.flow.fable");
-    assert!(!format!("{keys:?}").contains("private_key"));
-    let nonsense = TlsKeys { private_key: vec![1, 2, 3], ..keys };
-    let (one, _other) = sockets();
-    let error = connect(one, &nonsense).err().expect("they are of no use");
-    assert!(error.to_string().contains("of no use"), "{error}");
-}
-
-fn through_json(keys: &TlsKeys) -> TlsKeys {
-    serde_json::from_str(&serde_json::to_string(keys).unwrap()).unwrap()
+    let [keys, _] = keys_of(3);
+    let received: TlsKeys = serde_json::from_str(&serde_json::to_string(&keys).unwrap()).unwrap();
+    assert_eq!(received, keys);
+    let shown = format!("{keys:?}");
+    assert!(!shown.contains("private_key") && !shown.contains("3, 3, 3"), "{shown}");
 }

@@ -143,7 +143,7 @@ fn client(address: SocketAddr) -> Client {
 
 /// Runs a session until the condition holds.
 fn run_until(fake: &Shareable, address: SocketAddr, what: &str, holds: impl Fn(&mut Fake) -> bool) {
-    let state = State::new(ZONE, "a", HostRecord::new(&[], b"authority"));
+    let state = State::new(ZONE, "a", HostRecord::new(&[], "identity"));
     let shared = Shared::new(state, Outbox::new().unwrap());
     let session = Session {
         shared: Arc::clone(&shared),

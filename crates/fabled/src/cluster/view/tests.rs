@@ -14,7 +14,7 @@ fn entry(key: &str, value: &impl serde::Serialize, revision: i64) -> KeyValue {
 }
 
 fn host_record(host: &str) -> HostRecord {
-    HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], host.as_bytes())
+    HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], host)
 }
 
 fn host(host: &str, revision: i64) -> KeyValue {
@@ -24,7 +24,7 @@ fn host(host: &str, revision: i64) -> KeyValue {
 fn name(instance: &str, host: &str, revision: i64) -> KeyValue {
     let program = "kv".to_owned();
     let owner = Peer { host: host.to_owned(), pid: 1, uid: 2, gid: 3, program };
-    let record = NameRecord::new(&host_record(host).identity().unwrap(), &owner);
+    let record = NameRecord::new(host, &owner);
     entry(&format!("names/kv/{instance}"), &record, revision)
 }
 
@@ -65,7 +65,7 @@ fn a_name_counts_if_its_host_is_known_and_wrote_it() {
     let mut view = filled(now);
     view.apply(&EventKind::Put, &name("3", "unknown", 9), now);
     assert_eq!(found(&view, "fable://kv").len(), 2);
-    let impostor = entry("hosts/a", &host_record("other authority"), 10);
+    let impostor = entry("hosts/a", &host_record("other"), 10);
     view.apply(&EventKind::Put, &impostor, now);
     assert_eq!(found(&view, "fable://kv"), [("fable://kv/2".to_owned(), 6)]);
 }
@@ -175,7 +175,7 @@ fn with_a_secret_only_authenticated_records_are_believed() {
     let copied = KeyValue { key: name("3", "a", 8).key, ..good[1].clone() };
     view.apply(&EventKind::Put, &copied, now);
     assert_eq!(found(&view, "fable://kv"), [("fable://kv/1".to_owned(), 4)]);
-    // A replaced authority takes the host and its names away, and is not used.
+    // A record that is not authenticated takes the host and its names away, and is not used.
     view.apply(&EventKind::Put, &entry("hosts/a", &host_record("impostor"), 9), now);
     assert!(view.host("a").is_none() && found(&view, "fable://kv").is_empty());
 }

@@ -1,23 +1,18 @@
-//! Tests with certificates that expire while a flow is open: an encrypted path stays, a new one is
-//! refused with the reason, and renewed keys are used.
+//! Tests with keys that stop fitting while a flow is open, as after a daemon's restart with another
+//! secret: an encrypted path stays, a new one is refused with the reason, and later keys are used.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use fable::flow::{FlowParts, KeysAnswer, Opening, Reporter, Timeouts};
 use fable::protocol::{FlowId, Peer, Role, Trust};
 use fable::transport::{PathOptions, TlsKeys};
 use fable::{Flow, FlowEvent, Kind, packet, page};
 
-use crate::authority::Authority;
+use crate::keys::keys_of;
 
 /// Ends a test that hangs; no test's result depends on it.
 const GUARD: Duration = Duration::from_secs(60);
-
-/// Issues keys for both ends that are valid for this long.
-fn keys(authority: &Authority, lifetime: Duration) -> [TlsKeys; 2] {
-    Role::BOTH.map(|role| authority.issue(7, role, lifetime, authority.anchor()).unwrap())
-}
 
 /// Hands out the keys that are current at the time of the request.
 struct Keyring(Arc<Mutex<[TlsKeys; 2]>>);
@@ -90,25 +85,20 @@ fn move_to(ends: &[Flow; 2], kind: Kind) -> Result<(), String> {
 }
 
 #[test]
-fn a_flow_outlives_its_certificates_and_new_paths_need_good_ones() {
+fn a_flow_outlives_its_keys_and_new_paths_need_those_that_fit() {
     let _alone = crate::child::alone();
-    let authority = Authority::new("here").unwrap();
-    let lifetime = Duration::from_secs(3);
-    let ring = Arc::new(Mutex::new(keys(&authority, lifetime)));
-    let expiry = SystemTime::now() + lifetime;
+    let ring = Arc::new(Mutex::new(keys_of(1)));
     let ends = open(Kind::Tls, &ring);
-    // Certificates have a resolution of one second.
-    while SystemTime::now() < expiry + Duration::from_secs(1) {
-        exchange(&ends);
-    }
+    let ([leader, _], [_, follower]) = (keys_of(1), keys_of(2));
+    *ring.lock().unwrap() = [leader, follower];
+    exchange(&ends);
     assert_eq!((ends[0].transport(), ends[0].epoch()), (Kind::Tls, 1), "it goes on");
     assert_eq!(move_to(&ends, Kind::Unix), Ok(()));
     let refused = move_to(&ends, Kind::Tls).unwrap_err();
-    assert!(refused.to_lowercase().contains("expired"), "{refused}");
+    assert!(refused.contains("--zone-secret"), "{refused}");
     assert_eq!(ends[0].transport(), Kind::Unix);
     exchange(&ends);
-    // The daemon now hands out new keys.
-    *ring.lock().unwrap() = keys(&authority, GUARD);
+    *ring.lock().unwrap() = keys_of(2);
     assert_eq!(move_to(&ends, Kind::Tls), Ok(()));
     exchange(&ends);
 }
