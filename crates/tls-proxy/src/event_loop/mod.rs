@@ -1,14 +1,12 @@
 //! Implements the event loop of a core: its channel, its share of the listening sockets, its
 //! connections.
 
-mod deadlines;
 mod handshakes;
 mod session;
 mod steps;
 
 pub(crate) use self::session::Limits;
 
-use self::deadlines::Deadlines;
 use self::handshakes::Handshakes;
 use self::session::Session;
 use crate::backends::{Backends, Health};
@@ -23,7 +21,7 @@ use megapipe::{
     Accept, Channel, Completion, Config, DriverReport, Event, Handle, Repeat, Socket, WakeSource,
 };
 use rustls::{ServerConfig, ServerConnection};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -100,7 +98,9 @@ pub(crate) struct Core<'a> {
     waiting: VecDeque<(usize, Socket)>,
     backends: Backends,
     pool: Pool,
-    deadlines: Deadlines,
+    /// The sessions, sorted by their deadlines, with the indices of their handles. A deadline that
+    /// moves to a later time keeps its entry, which is replaced when its time has come.
+    deadlines: BTreeMap<(Instant, u32), Handle>,
     /// Clients whose relays have requests for which the channel had no room.
     stalled: Vec<Handle>,
     sessions: usize,
@@ -141,7 +141,7 @@ impl<'a> Core<'a> {
             waiting: VecDeque::new(),
             backends: Backends::new(plan.backends.clone(), plan.health.clone(), number),
             pool: Pool::default(),
-            deadlines: Deadlines::default(),
+            deadlines: BTreeMap::new(),
             stalled: Vec::new(),
             sessions: 0,
             order: Order::Serve,
@@ -196,7 +196,8 @@ impl<'a> Core<'a> {
         if !self.stalled.is_empty() {
             return Some(Duration::ZERO);
         }
-        let next = [self.deadlines.next(), self.accept_again].into_iter().flatten().min()?;
+        let deadline = self.deadlines.first_key_value().map(|((at, _), _)| *at);
+        let next = [deadline, self.accept_again].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -310,22 +311,17 @@ impl<'a> Core<'a> {
         if self.accept_again.is_some_and(|at| at <= self.now) {
             self.accept_again();
         }
-        while let Some((at, client)) = self.deadlines.pop_due(self.now) {
+        while let Some(entry) = self.deadlines.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let client = entry.remove();
             let Some(Cookie::Client(session)) = self.channel.cookie_mut(client) else { continue };
-            if session.armed != Some(at) {
-                continue;
-            }
             session.armed = None;
             if session.deadline(&self.plan.limits) <= self.now {
                 self.expire(client);
             }
             self.advance(client);
         }
-        let channel = &self.channel;
-        self.deadlines.tidy(self.sessions, |at, client| {
-            let cookie = channel.cookie(client);
-            matches!(cookie, Some(Cookie::Client(session)) if session.armed == Some(at))
-        });
     }
 
     /// Executes the orders that were given since the last call.

@@ -34,7 +34,7 @@ pub(super) struct Session {
     pub(super) tries: Option<Tries>,
     /// When the present stage began or, while bytes are relayed, when bytes were last transferred.
     pub(super) since: Instant,
-    /// The time of its valid entry among the deadlines.
+    /// The time of its entry among the deadlines.
     pub(super) armed: Option<Instant>,
 }
 

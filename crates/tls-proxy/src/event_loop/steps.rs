@@ -180,8 +180,10 @@ impl Core<'_> {
         let Some(Cookie::Client(session)) = self.channel.cookie_mut(client) else { return };
         let deadline = session.deadline(&limits);
         if session.armed.is_none_or(|armed| deadline < armed) {
-            session.armed = Some(deadline);
-            self.deadlines.add(deadline, client);
+            if let Some(later) = session.armed.replace(deadline) {
+                self.deadlines.remove(&(later, client.index()));
+            }
+            self.deadlines.insert((deadline, client.index()), client);
         }
     }
 
@@ -259,6 +261,9 @@ impl Core<'_> {
         let Some(session) = self.session(client) else { return };
         let (outcome, gate) = (session.relay.outcome(), session.gate);
         let (permit, backend) = (session.permit.take(), session.backend.take());
+        if let Some(at) = session.armed {
+            self.deadlines.remove(&(at, client.index()));
+        }
         permit.into_iter().for_each(|permit| self.handshakes.end(permit));
         // The backend to which a connect may still be in flight.
         if let Some(backend) = backend {
