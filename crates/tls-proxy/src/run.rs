@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
     let tallies: Vec<Tally> = (0..cores).map(|_| Tally::default()).collect();
     let outcome = serve(&plan, &tallies, listeners, signals, arguments, user.as_ref());
     if outcome.is_ok() {
-        say(&totals(&tallies).to_string());
+        say(&Totals(&tallies).to_string());
     }
     outcome
 }
@@ -154,10 +154,6 @@ fn warn_of_unreadable(arguments: &Arguments, user: &str) {
             ));
         }
     }
-}
-
-fn totals(tallies: &[Tally]) -> Totals {
-    tallies.iter().map(Tally::read).sum()
 }
 
 /// Writes a line to standard output, which may have no reader.
@@ -337,7 +333,7 @@ impl Control<'_> {
             let order = self.plan.orders.present();
             match event {
                 Some(Event::Signal(Ok(info))) if info.signal == Signal::USR1.as_raw() => {
-                    say(&totals(self.tallies).to_string());
+                    say(&Totals(self.tallies).to_string());
                 }
                 Some(Event::Signal(Ok(info))) if info.signal == Signal::HUP.as_raw() => {
                     self.reload();

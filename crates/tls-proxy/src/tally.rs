@@ -2,7 +2,6 @@
 
 use crate::relay::Outcome;
 use std::fmt;
-use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The counters of a core, which only that core changes.
@@ -49,80 +48,35 @@ impl Tally {
         };
         count.add(1);
     }
-
-    pub(crate) fn read(&self) -> Totals {
-        Totals {
-            connections: self.connections.get(),
-            handshakes: self.handshakes.get(),
-            resumed: self.resumed.get(),
-            failed_handshakes: self.failed_handshakes.get(),
-            refused: self.refused.get(),
-            whole: self.whole.get(),
-            cut_by_client: self.cut_by_client.get(),
-            cut_by_backend: self.cut_by_backend.get(),
-            cut_by_proxy: self.cut_by_proxy.get(),
-            bytes_to_backends: self.bytes_to_backends.get(),
-            bytes_to_clients: self.bytes_to_clients.get(),
-        }
-    }
 }
 
 /// The sum of all cores' counters; formats as the line that is printed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    connections: u64,
-    handshakes: u64,
-    resumed: u64,
-    failed_handshakes: u64,
-    refused: u64,
-    whole: u64,
-    cut_by_client: u64,
-    cut_by_backend: u64,
-    cut_by_proxy: u64,
-    bytes_to_backends: u64,
-    bytes_to_clients: u64,
-}
+#[derive(Debug)]
+pub(crate) struct Totals<'a>(pub(crate) &'a [Tally]);
 
-impl Sum for Totals {
-    fn sum<I: Iterator<Item = Totals>>(parts: I) -> Totals {
-        parts.fold(Totals::default(), |sum, part| Totals {
-            connections: sum.connections.wrapping_add(part.connections),
-            handshakes: sum.handshakes.wrapping_add(part.handshakes),
-            resumed: sum.resumed.wrapping_add(part.resumed),
-            failed_handshakes: sum.failed_handshakes.wrapping_add(part.failed_handshakes),
-            refused: sum.refused.wrapping_add(part.refused),
-            whole: sum.whole.wrapping_add(part.whole),
-            cut_by_client: sum.cut_by_client.wrapping_add(part.cut_by_client),
-            cut_by_backend: sum.cut_by_backend.wrapping_add(part.cut_by_backend),
-            cut_by_proxy: sum.cut_by_proxy.wrapping_add(part.cut_by_proxy),
-            bytes_to_backends: sum.bytes_to_backends.wrapping_add(part.bytes_to_backends),
-            bytes_to_clients: sum.bytes_to_clients.wrapping_add(part.bytes_to_clients),
-        })
-    }
-}
-
-impl fmt::Display for Totals {
+impl fmt::Display for Totals<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cut = self.cut_by_client + self.cut_by_backend + self.cut_by_proxy;
-        let ended = self.whole + self.failed_handshakes + self.refused + cut;
+        let sum = |counter: fn(&Tally) -> &Count| {
+            self.0.iter().fold(0, |sum: u64, tally| sum.wrapping_add(counter(tally).get()))
+        };
+        let connections = sum(|tally| &tally.connections);
+        let (failed, refused) =
+            (sum(|tally| &tally.failed_handshakes), sum(|tally| &tally.refused));
+        let (whole, by_client) = (sum(|tally| &tally.whole), sum(|tally| &tally.cut_by_client));
+        let by_backend = sum(|tally| &tally.cut_by_backend);
+        let by_proxy = sum(|tally| &tally.cut_by_proxy);
+        // Cores continue to count while they are read.
+        let open = connections
+            .saturating_sub(whole + failed + refused + by_client + by_backend + by_proxy);
         write!(
             out,
-            "connections {} (open {}), handshakes {} (resumed {}, failed {}, refused {}), streams \
-             whole {} (cut by client {}, backend {}, proxy {}), bytes to backends {}, to \
-             clients {}",
-            self.connections,
-            // Cores continue to count while they are read.
-            self.connections.saturating_sub(ended),
-            self.handshakes,
-            self.resumed,
-            self.failed_handshakes,
-            self.refused,
-            self.whole,
-            self.cut_by_client,
-            self.cut_by_backend,
-            self.cut_by_proxy,
-            self.bytes_to_backends,
-            self.bytes_to_clients
+            "connections {connections} (open {open}), handshakes {} (resumed {}, failed {failed}, \
+             refused {refused}), streams whole {whole} (cut by client {by_client}, backend \
+             {by_backend}, proxy {by_proxy}), bytes to backends {}, to clients {}",
+            sum(|tally| &tally.handshakes),
+            sum(|tally| &tally.resumed),
+            sum(|tally| &tally.bytes_to_backends),
+            sum(|tally| &tally.bytes_to_clients)
         )
     }
 }
@@ -140,7 +94,7 @@ mod tests {
         first.ended(Outcome::NoHandshake);
         second.ended(Outcome::NoBackend);
         second.bytes_to_clients.add(7);
-        let text = [first, second].iter().map(Tally::read).sum::<Totals>().to_string();
+        let text = Totals(&[first, second]).to_string();
         assert_eq!(
             text,
             "connections 5 (open 2), handshakes 0 (resumed 0, failed 1, refused 0), streams whole \
