@@ -1,4 +1,4 @@
-//! Loads certificate and key, builds the settings of TLS, and replaces them while cores use them.
+//! Loads certificate and key, and builds the settings of TLS.
 
 use crate::arguments::Arguments;
 use crate::error::ProxyError;
@@ -12,8 +12,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The application protocol, if a client negotiates one (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -52,35 +51,6 @@ pub(crate) fn settings(
         None => ring::Ticketer::new().map_err(ProxyError::Tickets)?,
     };
     Ok(Arc::new(settings))
-}
-
-/// The present settings. Each core has its own reference, and takes the lock only after a change.
-#[derive(Debug)]
-pub(crate) struct SharedTls {
-    present: Mutex<Arc<ServerConfig>>,
-    /// The number of changes.
-    changes: AtomicU32,
-}
-
-impl SharedTls {
-    pub(crate) fn new(settings: Arc<ServerConfig>) -> SharedTls {
-        SharedTls { present: Mutex::new(settings), changes: AtomicU32::new(0) }
-    }
-
-    pub(crate) fn present(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the settings; the caller wakes the cores.
-    pub(crate) fn replace(&self, settings: Arc<ServerConfig>) {
-        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = settings;
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// Returns the number of changes, to compare it later.
-    pub(crate) fn changes(&self) -> u32 {
-        self.changes.load(Ordering::Acquire)
-    }
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, ProxyError> {

@@ -14,7 +14,7 @@
 //! - `listeners`, `backends`: listening sockets of each thread, and the servers behind the proxy.
 //! - `proxy_protocol`: the header that tells backends the client's address.
 //! - `sandbox`: what the threads may do when the proxy is set up.
-//! - `orders`, `tally`: commands to the threads, and what they count.
+//! - `tally`: what the threads count.
 //! - `error`: errors with their remedies.
 //!
 //! It has the role of SSLShader, one of the programs that mTCP's authors have ported (Jeong et al.,
@@ -28,7 +28,6 @@ mod certificates;
 mod error;
 mod event_loop;
 mod listeners;
-mod orders;
 mod placement;
 mod proxy_protocol;
 mod relay;

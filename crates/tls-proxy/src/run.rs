@@ -2,11 +2,10 @@
 
 use crate::arguments::Arguments;
 use crate::backends::{self, Health};
-use crate::certificates::{self, SharedTls};
+use crate::certificates;
 use crate::error::ProxyError;
-use crate::event_loop::{Core, Limits, Plan};
+use crate::event_loop::{Core, Limits, Order, Plan};
 use crate::listeners;
-use crate::orders::{Order, Orders};
 use crate::placement;
 use crate::sandbox;
 use crate::tally::{Tally, Totals};
@@ -17,7 +16,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
@@ -66,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
     let usual = (connections / 4).clamp(1, USUAL_HANDSHAKES_PER_ADDRESS);
     let handshakes = arguments.handshakes_per_address.unwrap_or(usual);
     let plan = Plan {
-        tls: SharedTls::new(tls),
+        tls,
         handshakes_per_address: (handshakes > 0).then(|| handshakes.div_ceil(cores as u32)),
         header: arguments.proxy_protocol,
         backends: arguments.to.clone(),
@@ -77,7 +76,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
             idle: arguments.idle_timeout,
         },
         connections: connections.div_ceil(cores as u32),
-        orders: Orders::default(),
         changes_user: user.is_some(),
         placement,
     };
@@ -170,8 +168,8 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ProxyError {
 struct Control<'a> {
     plan: &'a Plan,
     tallies: &'a [Tally],
-    /// The wakers of the cores.
-    wakers: Vec<Waker>,
+    /// For each core its queue of orders, and its waker.
+    cores: Vec<(Sender<Order>, Waker)>,
     /// The number of cores that have not ended.
     alive: &'a AtomicUsize,
     arguments: &'a Arguments,
@@ -208,7 +206,7 @@ fn serve(
     news.watch(ended, Repeat::UntilCancelled)?;
     let alive = AtomicUsize::new(0);
     let listeners = Arc::new(listeners);
-    let mut control = Control { plan, tallies, wakers: Vec::new(), alive: &alive, arguments };
+    let mut control = Control { plan, tallies, cores: Vec::new(), alive: &alive, arguments };
     // Cores serve when they can lock it for reading: after the change of the user.
     let begin = RwLock::new(());
     thread::scope(|scope| {
@@ -218,14 +216,15 @@ fn serve(
         let mut started = Ok(());
         for (number, tally) in tallies.iter().enumerate() {
             let (waker, wake) = wake_pair().map_err(system("make an eventfd(2)"))?;
-            control.wakers.push(waker);
+            let (sender, orders) = channel();
+            control.cores.push((sender, waker));
             alive.fetch_add(1, Ordering::Release);
             let farewell = Farewell { alive: &alive, waker: farewells.clone() };
             let (listeners, ready) = (Arc::clone(&listeners), ready.clone());
             let begin = &begin;
             let work = move || {
                 let _farewell = farewell;
-                let mut core = prepare(plan, tally, number, listeners, wake, ready)?;
+                let mut core = prepare(plan, tally, number, listeners, orders, wake, ready)?;
                 drop(begin.read().unwrap_or_else(PoisonError::into_inner));
                 core.run()
             };
@@ -248,7 +247,7 @@ fn serve(
             drop(listeners);
             started = control.watch(&mut news);
         }
-        control.order(Order::Stop);
+        control.order(&Order::Stop);
         started.and(join(threads))
     })
 }
@@ -259,6 +258,7 @@ fn prepare<'a>(
     tally: &'a Tally,
     number: usize,
     listeners: Arc<Vec<TcpListener>>,
+    orders: Receiver<Order>,
     wake: WakeSource,
     ready: Sender<String>,
 ) -> Result<Core<'a>, ProxyError> {
@@ -269,7 +269,7 @@ fn prepare<'a>(
             remedy: "permit this CPU in the process's cpuset(7), or lower --cores",
         })?;
     }
-    let core = Core::new(plan, tally, number, &listeners, wake)?;
+    let core = Core::new(plan, tally, number, &listeners, orders, wake)?;
     drop(listeners);
     if !plan.changes_user {
         sandbox::drop_capabilities(plan.placement.has_stack())?;
@@ -302,17 +302,19 @@ fn announce(arguments: &Arguments, listeners: &[TcpListener], drivers: &[String]
 }
 
 impl Control<'_> {
-    fn order(&self, order: Order) {
-        self.plan.orders.give(order);
-        self.wakers.iter().for_each(Waker::wake);
+    fn order(&self, order: &Order) {
+        for (orders, waker) in &self.cores {
+            // It fails if the core has ended.
+            let _ = orders.send(order.clone());
+            waker.wake();
+        }
     }
 
     /// Reads certificate and key again. If they cannot be used, the present ones stay.
     fn reload(&self) {
-        match certificates::settings(self.arguments, Some(&self.plan.tls.present())) {
+        match certificates::settings(self.arguments, Some(&self.plan.tls)) {
             Ok(settings) => {
-                self.plan.tls.replace(settings);
-                self.wakers.iter().for_each(Waker::wake);
+                self.order(&Order::Reload(settings));
                 let (certificate, key) = (&self.arguments.certificate, &self.arguments.key);
                 let (certificate, key) = (certificate.display(), key.display());
                 say(&format!("reloaded {certificate} and {key} for new connections"));
@@ -327,10 +329,10 @@ impl Control<'_> {
     /// Handles signals until all cores have ended, or one of them has ended without an order.
     fn watch(&self, news: &mut Channel<()>) -> Result<(), ProxyError> {
         let mut until: Option<Instant> = None;
+        let mut is_ending = false;
         while self.alive.load(Ordering::Acquire) > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let event = news.dispatch(left)?.map(|done| done.event);
-            let order = self.plan.orders.present();
             match event {
                 Some(Event::Signal(Ok(info))) if info.signal == Signal::USR1.as_raw() => {
                     say(&Totals(self.tallies).to_string());
@@ -338,20 +340,22 @@ impl Control<'_> {
                 Some(Event::Signal(Ok(info))) if info.signal == Signal::HUP.as_raw() => {
                     self.reload();
                 }
-                Some(Event::Signal(Ok(_)))
-                    if order == Order::Serve && !self.arguments.drain.is_zero() =>
-                {
-                    until = Instant::now().checked_add(self.arguments.drain);
-                    self.order(Order::Drain);
+                Some(Event::Signal(Ok(_))) => {
+                    if is_ending || self.arguments.drain.is_zero() {
+                        self.order(&Order::Stop);
+                    } else {
+                        until = Instant::now().checked_add(self.arguments.drain);
+                        self.order(&Order::Drain);
+                    }
+                    is_ending = true;
                 }
-                Some(Event::Signal(Ok(_))) => self.order(Order::Stop),
                 // If a core ends without an order, the others end too.
-                Some(Event::Wake(_)) if order == Order::Serve => return Ok(()),
+                Some(Event::Wake(_)) if !is_ending => return Ok(()),
                 _ => {}
             }
             if until.is_some_and(|until| until <= Instant::now()) {
                 until = None;
-                self.order(Order::Stop);
+                self.order(&Order::Stop);
             }
         }
         Ok(())

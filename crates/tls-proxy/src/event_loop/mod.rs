@@ -10,9 +10,7 @@ pub(crate) use self::session::Limits;
 use self::handshakes::Handshakes;
 use self::session::Session;
 use crate::backends::{Backends, Health};
-use crate::certificates::SharedTls;
 use crate::error::ProxyError;
-use crate::orders::{Order, Orders};
 use crate::placement::Placement;
 use crate::proxy_protocol::Version;
 use crate::relay::{Outcome, Pool, Relay};
@@ -25,6 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use sys::output::STDERR;
 
@@ -39,7 +38,8 @@ const REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) placement: Placement,
-    pub(crate) tls: SharedTls,
+    /// The settings of TLS at the start.
+    pub(crate) tls: Arc<ServerConfig>,
     pub(crate) backends: Vec<SocketAddr>,
     pub(crate) health: Health,
     pub(crate) limits: Limits,
@@ -49,9 +49,19 @@ pub(crate) struct Plan {
     pub(crate) handshakes_per_address: Option<u32>,
     /// The version of the header that backends get.
     pub(crate) header: Option<Version>,
-    pub(crate) orders: Orders,
     /// Whether the user is changed, which takes the capabilities of all threads.
     pub(crate) changes_user: bool,
+}
+
+/// A command to a core.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    /// Use these settings of TLS for new connections.
+    Reload(Arc<ServerConfig>),
+    /// Accept no new connections, and end with the last one.
+    Drain,
+    /// End at once.
+    Stop,
 }
 
 /// The object of a handle of the channel.
@@ -85,8 +95,6 @@ pub(crate) struct Core<'a> {
     channel: Channel<Cookie>,
     /// The settings of TLS for new connections.
     tls: Arc<ServerConfig>,
-    /// The number of changes of these settings that this core knows.
-    tls_changes: u32,
     handshakes: Handshakes,
     gates: Vec<Gate>,
     /// The addresses of the listeners.
@@ -104,7 +112,8 @@ pub(crate) struct Core<'a> {
     /// Clients whose relays have requests for which the channel had no room.
     stalled: Vec<Handle>,
     sessions: usize,
-    order: Order,
+    orders: Receiver<Order>,
+    is_draining: bool,
     now: Instant,
 }
 
@@ -118,6 +127,7 @@ impl<'a> Core<'a> {
         tally: &'a Tally,
         number: usize,
         listeners: &[TcpListener],
+        orders: Receiver<Order>,
         wake: WakeSource,
     ) -> Result<Core<'a>, ProxyError> {
         let config = Config {
@@ -131,8 +141,7 @@ impl<'a> Core<'a> {
             plan,
             tally,
             channel: Channel::with_config(config)?,
-            tls_changes: plan.tls.changes(),
-            tls: plan.tls.present(),
+            tls: Arc::clone(&plan.tls),
             handshakes: Handshakes::new(plan.handshakes_per_address),
             gates: Vec::new(),
             addresses: listeners.iter().map(|listener| listener.local_addr().ok()).collect(),
@@ -144,11 +153,12 @@ impl<'a> Core<'a> {
             deadlines: BTreeMap::new(),
             stalled: Vec::new(),
             sessions: 0,
-            order: Order::Serve,
+            orders,
+            is_draining: false,
             now: Instant::now(),
         };
-        let orders = core.channel.register(wake, Cookie::Orders)?;
-        core.channel.watch(orders, Repeat::UntilCancelled)?;
+        let wake = core.channel.register(wake, Cookie::Orders)?;
+        core.channel.watch(wake, Repeat::UntilCancelled)?;
         let share = plan.placement.share(number);
         let each = plan.connections.div_ceil(listeners.len().max(1) as u32);
         for (gate, listener) in listeners.iter().enumerate() {
@@ -182,10 +192,9 @@ impl<'a> Core<'a> {
                 self.advance(client);
             }
             self.look_at_deadlines();
-            self.process_orders();
+            let must_stop = self.process_orders();
             self.admit_waiting();
-            if self.order == Order::Stop || self.order == Order::Drain && self.sessions == 0 {
-                self.waiting.clear();
+            if must_stop || self.is_draining && self.sessions == 0 {
                 // The data of the connections that were closed last is sent.
                 return Ok(self.channel.flush()?);
             }
@@ -281,7 +290,7 @@ impl<'a> Core<'a> {
     /// Reports that connections cannot be accepted, once per minute, however often that changes.
     fn tell_refusal(&mut self, error: &io::Error) {
         let is_old = |told| self.now.saturating_duration_since(told) >= REFUSAL_INTERVAL;
-        if self.order == Order::Serve && self.refusal_told.is_none_or(is_old) {
+        if !self.is_draining && self.refusal_told.is_none_or(is_old) {
             self.refusal_told = Some(self.now);
             STDERR.line(format_args!(
                 "tls-proxy: cannot accept connections for now: {error}; raise `ulimit -n` if no \
@@ -324,28 +333,30 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Executes the orders that were given since the last call.
-    fn process_orders(&mut self) {
-        let changes = self.plan.tls.changes();
-        if changes != self.tls_changes {
-            (self.tls_changes, self.tls) = (changes, self.plan.tls.present());
-        }
-        let order = self.plan.orders.present();
-        if order > self.order && self.order == Order::Serve {
-            self.stop_listening();
-        }
-        if order == Order::Stop {
-            for handle in self.channel.handles().collect::<Vec<_>>() {
-                self.cut(handle);
+    /// Executes the orders that were given since the last call. Returns whether the core must end
+    /// at once.
+    fn process_orders(&mut self) -> bool {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Reload(tls) => self.tls = tls,
+                Order::Drain => self.stop_listening(),
+                Order::Stop => {
+                    self.stop_listening();
+                    self.waiting.clear();
+                    for handle in self.channel.handles().collect::<Vec<_>>() {
+                        self.cut(handle);
+                    }
+                    return true;
+                }
             }
         }
-        self.order = order;
+        false
     }
 
     /// Stops listening. Connections that the kernel or the stack has already accepted are still
     /// served when there is room.
     fn stop_listening(&mut self) {
-        self.accept_again = None;
+        (self.is_draining, self.accept_again) = (true, None);
         for (number, gate) in std::mem::take(&mut self.gates).into_iter().enumerate() {
             let Ok(left) = self.channel.unregister(gate.handle) else { continue };
             self.waiting.extend(left.connections.into_iter().map(|socket| (number, socket)));
@@ -353,7 +364,7 @@ impl<'a> Core<'a> {
     }
 
     fn admit_waiting(&mut self) {
-        while self.order == Order::Drain
+        while self.is_draining
             && self.sessions < self.plan.connections as usize
             && let Some((gate, socket)) = self.waiting.pop_front()
         {
