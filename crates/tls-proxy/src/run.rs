@@ -12,7 +12,7 @@ use crate::tally::{Tally, Totals};
 use megapipe::{
     Channel, Config, DriverChoice, Event, Repeat, Signals, WakeSource, Waker, wake_pair,
 };
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Resource, Signal, getrlimit};
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,10 +101,9 @@ fn make_room(wish: Option<u32>) -> Result<u32, ProxyError> {
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(connections);
     }
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    setrlimit(Resource::Nofile, raised).map_err(|errno| ProxyError::System {
+    sys::limits::raise_open_files().map_err(|source| ProxyError::System {
         what: "raise the limit of open files",
-        source: errno.into(),
+        source,
         remedy: "raise it before (ulimit -n), or lower --max-connections",
     })?;
     Ok(connections)
