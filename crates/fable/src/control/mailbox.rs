@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::thread::futex;
+
 use crate::error::Result;
 use crate::event::{event_descriptor, ring, silence};
 use crate::kind::Kind;
@@ -81,11 +83,7 @@ impl Mailbox {
             self.attention.store(1, Ordering::Release);
             ring(&self.bell);
         }
-        // SAFETY: FUTEX_WAKE does not access memory of this process.
-        unsafe {
-            let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-            libc::syscall(libc::SYS_futex, self.attention.as_ptr(), operation, i32::MAX);
-        }
+        let _ = futex::wake(&self.attention, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
     /// Takes all messages.

@@ -106,9 +106,8 @@ impl Listener {
                 let Some(Connection { transport, peer }) = bound.accept()? else {
                     return Ok(None);
                 };
-                let FlowSettings { timeouts, undelivered, .. } = self.settings.clone();
                 let name = self.name().clone();
-                Flow::foreign(transport, name, peer, timeouts, undelivered).map(Some)
+                Flow::foreign(transport, name, peer, self.settings.clone()).map(Some)
             }
             (None, Registry::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }

@@ -125,8 +125,7 @@ impl Endpoint {
         }
         let Connection { transport, peer } = Connection::to(&name, deadline)?;
         self.check_owner(&name, &peer)?;
-        let FlowSettings { timeouts, undelivered, .. } = self.options.flow_settings(deadline);
-        Flow::foreign(transport, name, peer, timeouts, undelivered)
+        Flow::foreign(transport, name, peer, self.options.flow_settings(deadline))
     }
 
     fn connect_by_daemon(&self, name: &Name, deadline: Instant) -> Result<Flow> {

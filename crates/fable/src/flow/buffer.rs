@@ -131,15 +131,16 @@ impl WriteBuffer {
     /// # Errors
     /// [`Error::PeerDied`], [`Error::Ended`] behind [`Flow::finish`] or when the flow was dropped,
     /// [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
+    #[inline]
     pub fn commit(self) -> Result<()> {
-        let bytes = self.len();
-        self.commit_first(bytes)
+        self.commit_first(usize::MAX)
     }
 
     /// Sends the first `bytes` bytes, or the whole buffer if it has fewer.
     ///
     /// # Errors
     /// Those of [`WriteBuffer::commit`].
+    #[inline]
     pub fn commit_first(mut self, bytes: usize) -> Result<()> {
         match self.room.take() {
             Some(room) => self.core.commit(room, bytes),

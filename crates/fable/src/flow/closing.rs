@@ -130,8 +130,10 @@ impl Core {
     fn discard_input(&self) {
         for _ in 0..DISCARDED_MAX {
             // A lasting error appears again in the calls that report it.
-            let Ok(Some((slot, path))) = self.read_now() else { return };
-            path.inner.borrow_mut().transport.release(slot);
+            let discard = |slot, path: Rc<Path>| path.inner.borrow_mut().transport.release(slot);
+            if !matches!(self.read_now(discard), Ok(Some(()))) {
+                return;
+            }
         }
     }
 

@@ -205,9 +205,13 @@ impl Core {
         }
     }
 
-    /// Tries once to read.
-    #[inline]
-    pub(super) fn read_now(&self) -> Result<Option<(ReadSlot, Rc<Path>)>> {
+    /// Tries once to read. `wrap` makes the result in its place: each return of a slot through a
+    /// function would copy it.
+    #[inline(always)]
+    pub(super) fn read_now<T>(
+        &self,
+        wrap: impl FnOnce(ReadSlot, Rc<Path>) -> T,
+    ) -> Result<Option<T>> {
         self.check_process()?;
         let mut state = self.state.borrow_mut();
         self.tend(&mut state);
@@ -237,7 +241,10 @@ impl Core {
                 if state.peer_gone.is_some() {
                     state.peer_gone = Some(Instant::now() + self.timeouts.grace);
                 }
-                return Ok(Some((slot, Rc::clone(&state.reading))));
+                // Also after a call that did not sleep: more messages can have arrived with this
+                // one that the descriptor does not show.
+                self.got(&state.reading);
+                return Ok(Some(wrap(slot, Rc::clone(&state.reading))));
             }
             self.take_record(&mut state, slot)?;
         }
@@ -301,9 +308,13 @@ impl Core {
         error.into()
     }
 
-    /// Tries once to allocate room.
-    #[inline]
-    pub(super) fn write_now(&self, bytes: usize) -> Result<WriteMemory> {
+    /// Tries once to allocate room, as [`Core::read_now`] reads.
+    #[inline(always)]
+    pub(super) fn write_now<T>(
+        &self,
+        bytes: usize,
+        wrap: impl FnOnce(WriteMemory) -> T,
+    ) -> Result<T> {
         self.check_process()?;
         let mut state = self.state.borrow_mut();
         self.tend(&mut state);
@@ -319,7 +330,7 @@ impl Core {
         if self.is_busy.get()
             && let Some(room) = self.check_writer(&mut state, bytes)?
         {
-            return Ok(room);
+            return Ok(wrap(room));
         }
         let mut inner = state.writing.inner.borrow_mut();
         match inner.transport.acquire_write(bytes) {
@@ -327,7 +338,7 @@ impl Core {
                 inner.outstanding.push(slot.place());
                 drop(inner);
                 self.write_buffers.set(self.write_buffers.get() + 1);
-                Ok(WriteMemory::Slot(slot, Rc::clone(&state.writing)))
+                Ok(wrap(WriteMemory::Slot(slot, Rc::clone(&state.writing))))
             }
             Ok(None) => Err(Error::WouldBlock),
             Err(error) => {
@@ -373,7 +384,6 @@ impl Core {
     }
 
     /// Copies a private buffer that the application returns into its slot, if it has one.
-    #[cold]
     fn move_to_slot(state: &mut State, room: WriteMemory) -> WriteMemory {
         let WriteMemory::Private(content, path, number) = room else { return room };
         let index = state.private.iter().position(|room| room.number == number);
@@ -387,28 +397,14 @@ impl Core {
     }
 
     /// Sends a buffer's first bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn commit(&self, room: WriteMemory, bytes: usize) -> Result<()> {
         self.check_process()?;
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
-        let room = match room {
-            WriteMemory::Private(..) => Core::move_to_slot(&mut state, room),
-            slot => slot,
-        };
         match room {
             WriteMemory::Slot(slot, path) if !path.is_closed.get() => {
-                if state.write_ended {
-                    abandon(&path, slot);
-                    return Err(Error::Ended);
-                }
-                let bytes = bytes.min(slot.len());
-                let mut inner = path.inner.borrow_mut();
-                inner.forget(slot.place());
-                self.counters.sending(bytes);
-                let done = inner.transport.commit(slot, bytes, Record::Data);
-                drop(inner);
-                done.map_err(|error| self.note_error(&mut state, error))?;
+                self.commit_slot(&mut state, slot, &path, bytes)?;
             }
             room => self.commit_copy(&mut state, room, bytes)?,
         }
@@ -437,9 +433,35 @@ impl Core {
         Ok(false)
     }
 
+    /// Sends the first bytes of a slot whose path has not ended.
+    #[inline(always)]
+    fn commit_slot(
+        &self,
+        state: &mut State,
+        slot: WriteSlot,
+        path: &Path,
+        bytes: usize,
+    ) -> Result<()> {
+        if state.write_ended {
+            abandon(path, slot);
+            return Err(Error::Ended);
+        }
+        let bytes = bytes.min(slot.len());
+        let mut inner = path.inner.borrow_mut();
+        inner.forget(slot.place());
+        self.counters.sending(bytes);
+        let done = inner.transport.commit(slot, bytes, Record::Data);
+        drop(inner);
+        done.map_err(|error| self.note_error(state, error))
+    }
+
+    /// Sends a buffer of a path that has ended, or in private memory.
     #[cold]
     fn commit_copy(&self, state: &mut State, room: WriteMemory, bytes: usize) -> Result<()> {
-        let content = match room {
+        let content = match Core::move_to_slot(state, room) {
+            WriteMemory::Slot(slot, path) if !path.is_closed.get() => {
+                return self.commit_slot(state, slot, &path, bytes);
+            }
             WriteMemory::Private(mut content, ..) => {
                 content.truncate(bytes);
                 content

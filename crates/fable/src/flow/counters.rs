@@ -63,7 +63,7 @@ impl Counters {
     }
 
     /// Counts a message that is about to be committed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sending(&self, bytes: usize) {
         let number = self.messages_sent.get();
         if number.is_multiple_of(SAMPLE_MESSAGES) {
@@ -80,7 +80,7 @@ impl Counters {
     }
 
     /// Counts a message that was read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn received(&self, bytes: usize) {
         let number = self.messages_received.get();
         if number.is_multiple_of(SAMPLE_MESSAGES) {

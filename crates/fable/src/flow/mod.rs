@@ -26,8 +26,6 @@ mod watch;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 pub use crate::control::{FlowHandle, KeysAnswer, Reporter};
@@ -90,7 +88,7 @@ impl Flow {
     /// # Errors
     /// [`Error::System`].
     pub fn over(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Flow> {
-        Flow::foreign(transport, name, peer, Timeouts::default(), Arc::default())
+        Flow::foreign(transport, name, peer, FlowSettings::default())
     }
 
     /// Makes a flow over one path, with the counters of the endpoint that it belongs to.
@@ -98,10 +96,9 @@ impl Flow {
         transport: Box<dyn Transport>,
         name: Name,
         peer: Peer,
-        timeouts: Timeouts,
-        undelivered: Arc<AtomicU64>,
+        settings: FlowSettings,
     ) -> Result<Flow> {
-        let core = opening::foreign(transport, name, peer, timeouts, undelivered)?;
+        let core = opening::foreign(transport, name, peer, settings)?;
         Ok(Flow { core: Rc::new(core), _thread: PhantomData })
     }
 
@@ -111,7 +108,7 @@ impl Flow {
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
     /// are held, [`Error::Forked`], [`Error::System`].
     pub fn read(&self) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, None, || self.attempt_read())
+        self.read_within(None)
     }
 
     /// Returns the next message if there is one now, else fails with [`Error::WouldBlock`].
@@ -119,13 +116,11 @@ impl Flow {
     /// # Errors
     /// [`Error::WouldBlock`], and those of [`Flow::read`].
     pub fn try_read(&self) -> Result<Option<ReadBuffer>> {
-        match self.attempt_read() {
-            Err(Error::WouldBlock) => {
-                self.core.arm(None)?;
-                Err(Error::WouldBlock)
-            }
-            outcome => outcome,
+        let attempt = self.attempt_read();
+        if matches!(attempt, Err(Error::WouldBlock)) {
+            self.core.arm(None)?;
         }
+        attempt
     }
 
     /// Waits as [`Flow::read`] does, and fails with [`Error::TimedOut`] after `timeout`.
@@ -133,16 +128,21 @@ impl Flow {
     /// # Errors
     /// [`Error::TimedOut`], and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
+        self.read_within(Some(timeout))
+    }
+
+    #[inline(always)]
+    fn attempt_read(&self) -> Result<Option<ReadBuffer>> {
+        self.core.read_now(ReadBuffer::new)
     }
 
     #[inline]
-    fn attempt_read(&self) -> Result<Option<ReadBuffer>> {
-        let Some((slot, path)) = self.core.read_now()? else { return Ok(None) };
-        // Also after a call that did not sleep: more messages can have arrived with this one that
-        // the descriptor does not show.
-        self.core.got(&path);
-        Ok(Some(ReadBuffer::new(slot, path)))
+    fn read_within(&self, timeout: Option<Duration>) -> Result<Option<ReadBuffer>> {
+        let attempt = self.attempt_read();
+        if matches!(attempt, Err(Error::WouldBlock)) {
+            return self.core.sleep_until(Direction::Read, timeout, || self.attempt_read());
+        }
+        attempt
     }
 
     /// Allocates a buffer of `bytes` bytes, all of which are sent unless
@@ -154,7 +154,7 @@ impl Flow {
     /// [`Error::Ended`] after [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
+        self.write_within(bytes, None)
     }
 
     /// Allocates a buffer for a message if there is room now, else fails with
@@ -175,24 +175,27 @@ impl Flow {
     /// # Errors
     /// [`Error::TimedOut`], and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
+        self.write_within(bytes, Some(timeout))
+    }
+
+    #[inline(always)]
+    fn attempt_write(&self, bytes: usize) -> Result<WriteBuffer> {
+        let wrap = |room| WriteBuffer::new(room, Rc::clone(&self.core));
+        let attempt = self.core.write_now(bytes, wrap);
+        if !matches!(attempt, Err(Error::WouldBlock)) {
+            // A call that found room fulfils what an earlier one waited for.
+            self.core.found_room();
+        }
+        attempt
     }
 
     #[inline]
-    fn attempt_write(&self, bytes: usize) -> Result<WriteBuffer> {
-        match self.core.write_now(bytes) {
-            Ok(room) => {
-                // A call that found room fulfils what an earlier one waited for.
-                self.core.found_room();
-                Ok(WriteBuffer::new(room, Rc::clone(&self.core)))
-            }
-            Err(error) => {
-                if !matches!(error, Error::WouldBlock) {
-                    self.core.found_room();
-                }
-                Err(error)
-            }
+    fn write_within(&self, bytes: usize, timeout: Option<Duration>) -> Result<WriteBuffer> {
+        let attempt = self.attempt_write(bytes);
+        if matches!(attempt, Err(Error::WouldBlock)) {
+            return self.core.sleep_until(Direction::Write, timeout, || self.attempt_write(bytes));
         }
+        attempt
     }
 
     /// Sends the committed messages, as far as the peer takes them now. Returns false if some have

@@ -13,7 +13,7 @@ use megapipe::fork::CreatorProcess;
 
 use super::core::{Core, State};
 use super::counters::Counters;
-use super::parts::{FlowParts, Timeouts};
+use super::parts::{FlowParts, FlowSettings, Timeouts};
 use super::path::Path;
 use super::{Flow, FlowHandle};
 use crate::agent::Agent;
@@ -50,19 +50,7 @@ impl std::fmt::Debug for Opening {
 }
 
 /// The descriptors and objects of this process that an opening needs.
-struct ProcessParts {
-    creator: CreatorProcess,
-    page: Page,
-    agent: &'static Agent,
-    mailbox: Mailbox,
-}
-
-impl ProcessParts {
-    fn gather(page: BorrowedFd<'_>) -> Result<ProcessParts> {
-        let (creator, page) = (creator()?, Page::open(page)?);
-        Ok(ProcessParts { creator, page, agent: Agent::get()?, mailbox: Mailbox::new()? })
-    }
-}
+type ProcessParts = (CreatorProcess, Page, &'static Agent, Mailbox);
 
 /// Returns the handle on the flow with this control link.
 pub(super) fn handle_of(control: &Control) -> FlowHandle {
@@ -77,7 +65,10 @@ impl Opening {
     /// [`Error::Transport`] if the page is not valid, [`Error::System`]. The follower is sent the
     /// reason why the leader cannot open the flow.
     pub fn start(parts: FlowParts) -> Result<Opening> {
-        match ProcessParts::gather(parts.page.as_fd()) {
+        let gather = || -> Result<ProcessParts> {
+            Ok((creator()?, Page::open(parts.page.as_fd())?, Agent::get()?, Mailbox::new()?))
+        };
+        match gather() {
             Ok(means) => Opening::start_with(parts, means),
             Err(error) => {
                 if parts.role == Role::Leader {
@@ -88,8 +79,10 @@ impl Opening {
         }
     }
 
-    fn start_with(parts: FlowParts, means: ProcessParts) -> Result<Opening> {
-        let ProcessParts { creator, page, agent, mailbox } = means;
+    fn start_with(
+        parts: FlowParts,
+        (creator, page, agent, mailbox): ProcessParts,
+    ) -> Result<Opening> {
         let rules = Rules {
             local: parts.local,
             protected: parts.protected,
@@ -165,24 +158,15 @@ impl Opening {
         let counters = Counters::new(self.page.take(), self.control.0.role);
         let path = Rc::new(Path::new(epoch, transport, self.creator, Some(permit)));
         let shared = Arc::clone(&self.control.0);
+        let (name, peer) = (shared.name.clone(), shared.peer.clone());
+        let (mailbox, undelivered) = (Arc::clone(&shared.mailbox), Arc::clone(&self.undelivered));
         let core = Core {
             id: shared.id,
-            name: shared.name.clone(),
             role: shared.role,
-            peer: shared.peer.clone(),
-            creator: self.creator,
-            timeouts: self.timeouts,
             spin: shared.path.spin,
-            mailbox: Arc::clone(&shared.mailbox),
-            control: Some((Arc::clone(&shared), Arc::clone(&self.control.1))),
+            control: Some(self.control.clone()),
             counters,
-            state: RefCell::new(State::new(path)),
-            watch: RefCell::new(None),
-            write_buffers: Cell::new(0),
-            wants_room: Cell::new(false),
-            is_busy: Cell::new(false),
-            is_closed: Cell::new(false),
-            undelivered: Arc::clone(&self.undelivered),
+            ..Core::new(path, name, peer, self.timeouts, mailbox, undelivered)
         };
         core.counters.write(Counter::EpochWritten, epoch.into());
         core.counters.write(Counter::EpochRead, epoch.into());
@@ -247,28 +231,41 @@ pub(super) fn foreign(
     transport: Box<dyn Transport>,
     name: Name,
     peer: Peer,
-    timeouts: Timeouts,
-    undelivered: Arc<AtomicU64>,
+    settings: FlowSettings,
 ) -> Result<Core> {
-    let creator = creator()?;
-    let path = Rc::new(Path::new(1, transport, creator, None));
-    Ok(Core {
-        id: FlowId(0),
-        name,
-        role: Role::Follower,
-        peer,
-        creator,
-        timeouts,
-        spin: Duration::ZERO,
-        mailbox: Arc::new(Mailbox::new()?),
-        control: None,
-        counters: Counters::new(None, Role::Follower),
-        state: RefCell::new(State::new(path)),
-        watch: RefCell::new(None),
-        write_buffers: Cell::new(0),
-        wants_room: Cell::new(false),
-        is_busy: Cell::new(false),
-        is_closed: Cell::new(false),
-        undelivered,
-    })
+    let path = Rc::new(Path::new(1, transport, creator()?, None));
+    let (FlowSettings { timeouts, undelivered, .. }, mailbox) = (settings, Mailbox::new()?);
+    Ok(Core::new(path, name, peer, timeouts, Arc::new(mailbox), undelivered))
+}
+
+impl Core {
+    /// Creates the state of a flow without control link on its only path.
+    fn new(
+        path: Rc<Path>,
+        name: Name,
+        peer: Peer,
+        timeouts: Timeouts,
+        mailbox: Arc<Mailbox>,
+        undelivered: Arc<AtomicU64>,
+    ) -> Core {
+        Core {
+            id: FlowId(0),
+            name,
+            role: Role::Follower,
+            peer,
+            creator: path.creator,
+            timeouts,
+            spin: Duration::ZERO,
+            mailbox,
+            control: None,
+            counters: Counters::new(None, Role::Follower),
+            state: RefCell::new(State::new(path)),
+            watch: RefCell::new(None),
+            write_buffers: Cell::new(0),
+            wants_room: Cell::new(false),
+            is_busy: Cell::new(false),
+            is_closed: Cell::new(false),
+            undelivered,
+        }
+    }
 }

@@ -76,7 +76,7 @@ pub struct FlowParts {
 }
 
 /// The settings with which an endpoint opens its flows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FlowSettings {
     pub(crate) trust: Trust,
     pub(crate) path: PathOptions,

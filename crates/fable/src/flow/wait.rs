@@ -4,9 +4,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::thread::futex::{self, WaitFlags};
+use rustix::time::ClockId;
+
 use super::core::Core;
 use super::path::Path;
-use crate::clock::{monotonic_ns, timespec};
+use crate::clock::monotonic_ns;
 use crate::error::{Error, Result};
 use crate::transport::{Direction, Wait, WaitMethod};
 
@@ -16,35 +20,10 @@ const SPIN_SLICE: Duration = Duration::from_micros(200);
 /// Whether the kernel has `futex_waitv` (Linux 5.16). A failure clears it for the process.
 static WAITS_FOR_TWO_WORDS: AtomicBool = AtomicBool::new(true);
 
-/// `struct futex_waitv` of the kernel.
-#[repr(C)]
-struct FutexWait {
-    value: u64,
-    address: u64,
-    flags: u32,
-    reserved: u32,
-}
-
-const FUTEX2_SIZE_U32: u32 = 2;
-const FUTEX2_PRIVATE: u32 = 128;
-
 impl Core {
-    /// Repeats an attempt until it succeeds, and sleeps in between.
-    #[inline]
-    pub(super) fn wait_for<T>(
-        &self,
-        direction: Direction,
-        timeout: Option<Duration>,
-        attempt: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        match attempt() {
-            Err(Error::WouldBlock) => self.sleep_until(direction, timeout, attempt),
-            outcome => outcome,
-        }
-    }
-
+    /// Repeats an attempt that would block until it succeeds, and sleeps before each.
     #[cold]
-    fn sleep_until<T>(
+    pub(super) fn sleep_until<T>(
         &self,
         direction: Direction,
         timeout: Option<Duration>,
@@ -184,40 +163,25 @@ fn wait_for_two(
     attention: &AtomicU32,
     limit: Option<Duration>,
 ) -> Result<()> {
-    let wait = |word: &AtomicU32, value: u32, flags: u32| FutexWait {
-        value: value.into(),
-        address: word.as_ptr() as u64,
-        flags: FUTEX2_SIZE_U32 | flags,
-        reserved: 0,
+    let wait = |word: &AtomicU32, value: u32, flags: WaitFlags| {
+        let mut wait = futex::Wait::new();
+        (wait.val, wait.flags) = (value.into(), WaitFlags::SIZE_U32 | flags);
+        wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+        wait
     };
-    let words = [wait(peer, expected, 0), wait(attention, 0, FUTEX2_PRIVATE)];
-    let mut until = timespec(Duration::ZERO);
-    if let Some(limit) = limit {
-        until = timespec(Duration::from_nanos(monotonic_ns()).saturating_add(limit));
-    }
-    let pointer = if limit.is_some() { &raw const until } else { std::ptr::null() };
-    // SAFETY: the words are mapped, and everything outlives the call.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_futex_waitv,
-            words.as_ptr(),
-            words.len(),
-            0,
-            pointer,
-            libc::CLOCK_MONOTONIC,
-        )
-    };
-    if done >= 0 {
-        return Ok(());
-    }
-    let source = std::io::Error::last_os_error();
-    match source.raw_os_error() {
-        Some(errno) if sys::is_refusal(errno) => {
+    let words = [wait(peer, expected, WaitFlags::empty()), wait(attention, 0, WaitFlags::PRIVATE)];
+    // A time beyond the kernel's is no limit.
+    let until = limit.and_then(|limit| {
+        Duration::from_nanos(monotonic_ns()).saturating_add(limit).try_into().ok()
+    });
+    let flags = futex::WaitvFlags::empty();
+    match futex::waitv(&words, flags, until.as_ref(), ClockId::Monotonic) {
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
+        Err(errno) if sys::is_refusal(errno.raw_os_error()) => {
             // The kernel is older, or a sandbox refuses the call: sleep by descriptors.
             WAITS_FOR_TWO_WORDS.store(false, Ordering::Relaxed);
             Ok(())
         }
-        Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
-        _ => Err(Error::System { call: "futex_waitv", source }),
+        Err(errno) => Err(Error::System { call: "futex_waitv", source: errno.into() }),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-use super::layout::{Header, Ordering, Ring, Sleeper, UNIT_BYTES, announce, fence, take_sleeper};
+use super::layout::{Header, Ordering, Ring, UNIT_BYTES, announce, fence, take_sleeper};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
 use crate::transport::{ReadSlot, SLOTS_MAX, TOO_LONG};
@@ -104,24 +104,21 @@ impl Consumer {
         }
     }
 
-    /// Takes back a message. Returns how to wake the writer, if it sleeps.
-    pub(super) fn release(&mut self, slot: ReadSlot) -> Option<Sleeper> {
+    /// Takes back a message. Returns whether to notify the writer.
+    pub(super) fn release(&mut self, slot: ReadSlot) -> bool {
         if slot.owner != self.owner {
-            return None;
+            return false;
         }
         match &mut self.copies {
             Some(copies) => copies.give_back(slot.token),
             None => self.give_back(slot.token),
         }
-        if self.returned - self.published >= (self.ring.ring_bytes / 8) as u64 {
-            return self.publish();
-        }
-        None
+        self.returned - self.published >= (self.ring.ring_bytes / 8) as u64 && self.publish()
     }
 
     fn give_back(&mut self, end: u64) {
-        if let Some(entry) = self.held.iter_mut().find(|entry| entry.0 == end) {
-            entry.1 = true;
+        if let Ok(index) = self.held.binary_search_by_key(&end, |entry| entry.0) {
+            self.held[index].1 = true;
         }
         while let Some(&(end, true)) = self.held.front() {
             self.returned = end;
@@ -129,11 +126,11 @@ impl Consumer {
         }
     }
 
-    /// Publishes the position up to which the memory is returned. Returns how to wake the writer,
-    /// if it sleeps.
-    pub(super) fn publish(&mut self) -> Option<Sleeper> {
+    /// Publishes the position up to which the memory is returned. Returns whether to notify the
+    /// writer.
+    pub(super) fn publish(&mut self) -> bool {
         if self.published == self.returned {
-            return None;
+            return false;
         }
         self.published = self.returned;
         self.ring.consumed().store(self.returned, Ordering::Release);
@@ -143,8 +140,8 @@ impl Consumer {
 
     /// Announces that the reader is about to sleep; returns the word that a futex waits on. Check
     /// for messages again before sleeping.
-    pub(super) fn announce(&self, sleeper: Sleeper) -> *const AtomicU32 {
-        announce(self.ring.data_sleeper(), sleeper)
+    pub(super) fn announce(&self, sleep: u32) -> *const AtomicU32 {
+        announce(self.ring.data_sleeper(), sleep)
     }
 
     /// Withdraws the announcement.

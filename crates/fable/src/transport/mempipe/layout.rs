@@ -9,6 +9,8 @@ pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::thread::futex;
+
 use crate::error::{TransportError, TransportResult};
 use crate::memory::{Mapping, PAGE_BYTES, sealed_bytes};
 use crate::transport::spin::Placement;
@@ -35,22 +37,11 @@ const WORDS_PER_DIRECTION: usize = 3;
 /// The offset of the words that say on which CPU each end is, behind the blocks of both directions.
 const CPUS: usize = 2 * WORDS_PER_DIRECTION;
 
-/// How a waiting end is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sleeper {
-    Futex,
-    Bell,
-}
+/// The value of a word that announces a sleep on the word itself, as a futex.
+pub(super) const ON_FUTEX: u32 = 1;
 
-impl Sleeper {
-    /// Returns the value that announces this kind of sleep.
-    pub(super) fn word(self) -> u32 {
-        match self {
-            Sleeper::Futex => 1,
-            Sleeper::Bell => 2,
-        }
-    }
-}
+/// The value of a word that announces a sleep until the peer's socket is notified.
+pub(super) const ON_BELL: u32 = 2;
 
 /// A message's header in one word: the low half has the payload's length, the rest the message's
 /// extent in units and its record. A slot that was returned unused has no record. A word of zero is
@@ -178,31 +169,26 @@ impl Ring {
 /// Announces in this word that an end is about to sleep. Returns the word that a futex waits on.
 /// The fence orders the announcement before the check that follows: either the peer sees the
 /// announcement, or this end sees what the peer did before.
-pub(super) fn announce(word: &AtomicU32, sleeper: Sleeper) -> *const std::sync::atomic::AtomicU32 {
-    word.store(sleeper.word(), Ordering::Relaxed);
+pub(super) fn announce(word: &AtomicU32, sleep: u32) -> *const std::sync::atomic::AtomicU32 {
+    word.store(sleep, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     std::ptr::from_ref(word).cast()
 }
 
-/// Takes the announcement of a sleep from this word and wakes a sleeper on the futex. The caller
-/// notifies a sleeper on a descriptor.
-pub(super) fn take_sleeper(word: &AtomicU32) -> Option<Sleeper> {
+/// Takes the announcement of a sleep from this word and wakes a sleeper on the futex. Returns
+/// whether the caller has to notify one on its socket.
+#[inline]
+pub(super) fn take_sleeper(word: &AtomicU32) -> bool {
     // A load first: the exchange would take the cache line from the other end each time.
     if word.load(Ordering::Relaxed) == 0 {
-        return None;
+        return false;
     }
-    match word.swap(0, Ordering::SeqCst) {
-        1 => {
-            #[cfg(not(all(test, loom)))]
-            // SAFETY: the word is mapped; FUTEX_WAKE does not access other memory of this process.
-            unsafe {
-                libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
-            }
-            Some(Sleeper::Futex)
-        }
-        2 => Some(Sleeper::Bell),
-        _ => None,
+    let sleep = word.swap(0, Ordering::SeqCst);
+    #[cfg(not(all(test, loom)))]
+    if sleep == ON_FUTEX {
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
+    sleep == ON_BELL
 }
 
 /// Sleeps while the word is `expected`, for `left` at most. May return early.
@@ -211,12 +197,9 @@ pub(super) fn futex_wait(
     expected: u32,
     left: Option<Duration>,
 ) {
-    let timeout = left.map(crate::clock::timespec);
-    let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word is mapped and the time outlives the call.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, pointer);
-    }
+    // A time beyond the kernel's is no limit.
+    let limit = left.and_then(|left| left.try_into().ok());
+    let _ = futex::wait(word, futex::Flags::empty(), expected, limit.as_ref());
 }
 
 /// The sizes of the memory: a page of words, then the two rings.

@@ -32,7 +32,7 @@ use crate::kind::{Form, Kind};
 use crate::memory::{Mapping, create_sealed};
 use crate::socket;
 use consumer::Consumer;
-use layout::{Layout, Sleeper};
+use layout::{Layout, ON_BELL, ON_FUTEX};
 use producer::Producer;
 
 /// The most notifications that are read in a row. If there are more, the owner is woken once too
@@ -104,16 +104,14 @@ impl Mempipe {
         Ok(Mempipe { producer, consumer, placement, kind, spin, bell, mapping: Some(mapping) })
     }
 
-    /// Wakes the peer if it has announced that it sleeps. The announcement is taken, so nothing
-    /// else would wake the peer: `send` repeats what fails although the peer is there.
-    fn wake(&self, sleeper: Option<Sleeper>) {
-        match sleeper {
-            None | Some(Sleeper::Futex) => {}
-            Some(Sleeper::Bell) => {
-                // EAGAIN means that the peer has unread notifications; other errors, that it is
-                // dead.
-                let _ = socket::send(&self.bell, &[1]);
-            }
+    /// Notifies the peer if it has announced that it sleeps on its socket. The announcement is
+    /// taken, so nothing else would wake the peer: `send` repeats what fails although the peer is
+    /// there.
+    #[inline]
+    fn notify(&self, is_due: bool) {
+        if is_due {
+            // EAGAIN means that the peer has unread notifications; other errors, that it is dead.
+            let _ = socket::send(&self.bell, &[1]);
         }
     }
 
@@ -168,15 +166,14 @@ impl Transport for Mempipe {
     }
 
     fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()> {
-        let sleeper = self.producer.commit(slot, bytes, Some(record))?;
-        self.wake(sleeper);
+        let is_due = self.producer.commit(slot, bytes, Some(record))?;
+        self.notify(is_due);
         Ok(())
     }
 
     fn abandon(&mut self, slot: WriteSlot) {
-        if let Ok(sleeper) = self.producer.commit(slot, 0, None) {
-            self.wake(sleeper);
-        }
+        let is_due = self.producer.commit(slot, 0, None);
+        self.notify(is_due.unwrap_or(false));
     }
 
     fn pass_over(&mut self, place: SlotPlace) {
@@ -188,23 +185,23 @@ impl Transport for Mempipe {
     }
 
     fn flush(&mut self) -> TransportResult<bool> {
-        let sleeper = self.producer.flush();
-        self.wake(sleeper);
+        let is_due = self.producer.flush();
+        self.notify(is_due);
         Ok(true)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
         let slot = self.consumer.acquire()?;
         if slot.is_none() {
-            let sleeper = self.consumer.publish();
-            self.wake(sleeper);
+            let is_due = self.consumer.publish();
+            self.notify(is_due);
         }
         Ok(slot)
     }
 
     fn release(&mut self, slot: ReadSlot) {
-        let sleeper = self.consumer.release(slot);
-        self.wake(sleeper);
+        let is_due = self.consumer.release(slot);
+        self.notify(is_due);
     }
 
     fn has_room(&mut self) -> bool {
@@ -216,24 +213,24 @@ impl Transport for Mempipe {
         if self.may_go_on(direction) {
             return Ok(Wait::Ready);
         }
-        let sleeper = match method {
-            WaitMethod::Futex => Sleeper::Futex,
-            WaitMethod::Descriptor => Sleeper::Bell,
+        let sleep = match method {
+            WaitMethod::Futex => ON_FUTEX,
+            WaitMethod::Descriptor => {
+                self.silence_own_bell();
+                ON_BELL
+            }
         };
-        if sleeper == Sleeper::Bell {
-            self.silence_own_bell();
-        }
         let word = match direction {
-            Direction::Read => self.consumer.announce(sleeper),
-            Direction::Write => self.producer.announce(sleeper),
+            Direction::Read => self.consumer.announce(sleep),
+            Direction::Write => self.producer.announce(sleep),
         };
         if self.may_go_on(direction) {
             self.end_wait(direction);
             return Ok(Wait::Ready);
         }
-        Ok(match sleeper {
-            Sleeper::Futex => Wait::Futex { word, expected: Sleeper::Futex.word() },
-            Sleeper::Bell => {
+        Ok(match method {
+            WaitMethod::Futex => Wait::Futex { word, expected: ON_FUTEX },
+            WaitMethod::Descriptor => {
                 Wait::Descriptor { descriptor: self.bell.as_raw_fd(), events: libc::POLLIN }
             }
         })

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-use super::layout::{
-    AtomicU64, Header, Ordering, Ring, Sleeper, UNIT_BYTES, announce, fence, take_sleeper,
-};
+use super::layout::{AtomicU64, Header, Ordering, Ring, UNIT_BYTES, announce, fence, take_sleeper};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
 use crate::transport::{Record, SLOTS_MAX, SlotPlace, WriteSlot};
@@ -112,14 +110,14 @@ impl Producer {
             .map_or(true, |consumed| self.has_room_for(self.wanted_bytes, consumed))
     }
 
-    /// Publishes a slot, as unused if there is no record. Returns how to wake the reader, if it
-    /// sleeps.
+    /// Publishes a slot, as unused if there is no record. Returns whether to notify the reader.
+    #[inline]
     pub(super) fn commit(
         &mut self,
         slot: WriteSlot,
         bytes: usize,
         record: Option<Record>,
-    ) -> TransportResult<Option<Sleeper>> {
+    ) -> TransportResult<bool> {
         if slot.owner != self.owner {
             return Err(TransportError::Foreign);
         }
@@ -133,10 +131,7 @@ impl Producer {
         } else {
             self.publish(position, header);
         }
-        if self.committed >= self.batch {
-            return Ok(self.flush());
-        }
-        Ok(None)
+        Ok(self.committed >= self.batch && self.flush())
     }
 
     /// Publishes a slot that is still held as unused. When the slot is returned it is published
@@ -151,10 +146,11 @@ impl Producer {
         word.store(header, Ordering::Release);
     }
 
-    /// Publishes the batch. Returns how to wake the reader, if it sleeps.
-    pub(super) fn flush(&mut self) -> Option<Sleeper> {
+    /// Publishes the batch. Returns whether to notify the reader.
+    #[inline]
+    pub(super) fn flush(&mut self) -> bool {
         if self.committed == 0 {
-            return None;
+            return false;
         }
         self.committed = 0;
         if let Some((position, header)) = self.kept_back.take() {
@@ -167,8 +163,8 @@ impl Producer {
 
     /// Announces that the writer is about to sleep; returns the word that a futex waits on. Check
     /// for room again before sleeping.
-    pub(super) fn announce(&self, sleeper: Sleeper) -> *const AtomicU32 {
-        announce(self.ring.room_sleeper(), sleeper)
+    pub(super) fn announce(&self, sleep: u32) -> *const AtomicU32 {
+        announce(self.ring.room_sleeper(), sleep)
     }
 
     /// Withdraws the announcement.
