@@ -1,6 +1,6 @@
 //! Schedules actions that a channel takes at a set time: ending requests that take too long,
 //! aborting handles whose close takes too long, accepting again after an error, attaching an accept
-//! queue that could not be attached, and sending a message again.
+//! queue that could not be attached, and trying a refused message or connect again.
 //!
 //! A member has at most one entry per purpose. When an entry expires whose deadline was postponed,
 //! the entry is postponed, too. So extending a deadline costs only a reading of the clock.
@@ -28,8 +28,8 @@ pub(super) enum Purpose {
     Leave,
     AcceptAgain,
     AdoptAgain,
-    /// Sends this message again.
-    SendAgain(Key),
+    /// Restarts this request.
+    TryAgain(Key),
 }
 
 /// The entries, earliest first.
@@ -120,7 +120,7 @@ impl Engine {
                 Ok((key, Purpose::Leave)) => self.look_after_leaving(key, now),
                 Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
                 Ok((key, Purpose::AdoptAgain)) => self.adopt_again(key),
-                Ok((_, Purpose::SendAgain(id))) => self.send_again(id),
+                Ok((_, Purpose::TryAgain(id))) => self.try_again(id),
             }
         }
     }

@@ -68,11 +68,12 @@ impl Engine {
         }
         // A connect is useless if no output is queued behind it.
         let Some(member) = self.members.get(key) else { return };
+        let object = member.object;
         if member.connecting
             && !member.has_waiting(Lane::Outbound)
-            && let Some(id) = member.active[Lane::Outbound as usize]
+            && let Some(id) = self.empty_lane(key, Lane::Outbound)
         {
-            self.driver.cancel(id.tag(), member.object);
+            self.driver.cancel(id.tag(), object);
         }
         self.proceed(key);
     }
@@ -231,7 +232,8 @@ impl Engine {
         }
         let member = self.members.get_mut(key)?;
         let leaving = member.leaving.as_deref_mut()?;
-        let result = outcome.result;
+        let is_over = request.cancelled && matches!(-outcome.result, libc::EINTR | libc::EAGAIN);
+        let result = if is_over { -libc::ECANCELED } else { outcome.result };
         let mut is_cut = false;
         if leaving.input.is_lingering() {
             // The kernel may have had no thread to shut down writing. The error does not matter,

@@ -9,7 +9,7 @@ use crate::slab::Key;
 use crate::source::Kind;
 use std::time::{Duration, Instant};
 
-/// First pause before a message is sent again; pauses double up to the last.
+/// First pause before another attempt; pauses double up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_DOUBLINGS: u32 = 5;
 
@@ -18,29 +18,30 @@ impl Engine {
     /// after a signal (`EINTR`), or, once the endpoint is ready, after `EAGAIN`.
     pub(super) fn go_on(&mut self, id: Key, result: i32) {
         self.clear_in_flight(id);
-        if result != -libc::EAGAIN || !(self.pause_send(id) || self.poll_first(id)) {
+        if result != -libc::EAGAIN || !(self.pause(id) || self.poll_first(id)) {
             self.start_or_stall(id);
         }
     }
 
-    /// Makes a message wait that its socket has refused more than once. A socket that is not
-    /// connected reports room although the queue of the receiver is full. Returns false for other
-    /// requests, and after the first refusal.
-    fn pause_send(&mut self, id: Key) -> bool {
+    /// Makes a message or a connect wait that its socket has refused more than once. A socket that
+    /// is not connected reports room although the queue of the receiver is full. Returns false for
+    /// other requests, and after the first refusal.
+    fn pause(&mut self, id: Key) -> bool {
         let Some(request) = self.requests.get_mut(id) else { return true };
         let Some(member) = self.members.get(request.handle) else { return true };
-        if request.lane != Lane::Outbound || !member.kind.keeps_bounds() {
+        let may_pause = member.kind.keeps_bounds() || request.connects();
+        if request.lane != Lane::Outbound || !may_pause {
             return false;
         }
         request.refusals += 1;
         let Some(pauses) = request.refusals.checked_sub(2) else { return false };
         let (key, pause) = (request.handle, FIRST_PAUSE * (1 << pauses.min(PAUSE_DOUBLINGS)));
-        self.plan(Instant::now() + pause, key, Purpose::SendAgain(id));
+        self.plan(Instant::now() + pause, key, Purpose::TryAgain(id));
         true
     }
 
-    /// Sends a message again whose pause is over, unless it has ended.
-    pub(super) fn send_again(&mut self, id: Key) {
+    /// Restarts a request whose pause is over, unless it has ended.
+    pub(super) fn try_again(&mut self, id: Key) {
         let request = self.requests.get(id);
         if request.is_some_and(|request| !request.in_flight && !request.cancelled) {
             self.start_or_stall(id);

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use testkit::retried;
 
 /// Returns a socket that is not connected yet.
@@ -200,26 +201,49 @@ pub(crate) fn a_second_connect_is_an_error(driver: DriverChoice) {
     assert_eq!(outcome(&rig.last(handle)), Err(libc::EISCONN));
 }
 
+/// What ends a connect that waits for a listener.
+enum End {
+    Cancelled,
+    Closed,
+    Aborted,
+    Connected,
+}
+
 pub(crate) fn a_connect_to_a_full_unix_listener(driver: DriverChoice) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     // SAFETY: the call takes no pointers and the descriptor is open.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-    for cancelled in [true, false] {
+    for end in [End::Cancelled, End::Closed, End::Aborted, End::Connected] {
         let mut rig = Rig::new(driver);
         let first = rig.join(socket(libc::AF_UNIX));
         rig.connect(first, path.as_path()).unwrap();
         assert_eq!(outcome(&rig.last(first)), Ok(0));
         let handle = rig.join(socket(libc::AF_UNIX));
         rig.connect(handle, path.as_path()).unwrap();
-        if cancelled {
-            rig.cancel(handle).unwrap();
-            assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+        // The channel sleeps and does not spin, also after several attempts.
+        let waits = rig.counters().waits;
+        assert!(rig.dispatch(Duration::from_millis(50)).unwrap().is_none());
+        let waits = rig.counters().waits - waits;
+        assert!(waits < 50, "{waits} waits");
+        let begun = Instant::now();
+        match end {
+            End::Cancelled => {
+                rig.cancel(handle).unwrap();
+                assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+            }
+            End::Closed => _ = rig.close(handle).unwrap(),
+            End::Aborted => _ = rig.abort(handle).unwrap(),
+            End::Connected => {}
+        }
+        if matches!(end, End::Closed | End::Aborted) {
+            assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+            assert!(begun.elapsed() < Duration::from_secs(5), "the connect has no output");
         }
         // Room for one more connection: the second connect completes if it still waits.
         listener.accept().unwrap();
-        if !cancelled {
+        if matches!(end, End::Connected) {
             assert_eq!(outcome(&rig.last(handle)), Ok(0));
             listener.accept().unwrap();
         }

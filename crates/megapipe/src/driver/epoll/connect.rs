@@ -1,6 +1,6 @@
 //! Connects sockets without blocking.
 
-use super::calls::{Calls, family};
+use super::calls::Calls;
 use super::objects::{Entry, Task};
 use super::step::Step;
 
@@ -29,8 +29,7 @@ pub(super) fn connect(
             let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
             Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno))
         }
-        // The backlog of the listening UNIX socket is full; no event reports when it has room.
-        Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
+        // After EAGAIN, a full backlog of a listening UNIX socket, no event reports room.
         Err(errno) => Step::Ended(-errno),
     }
 }

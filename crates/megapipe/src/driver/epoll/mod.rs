@@ -13,8 +13,8 @@
 //! - In one case EAGAIN is inferred instead of observed, after a short read; see
 //!   [`Entry::is_drained`].
 //! - Two operations have no edge to wait for (connecting to a UNIX socket with a full backlog,
-//!   sending to a UNIX socket with a full queue that is not the peer). They are tried again after 1
-//!   ms, 2 ms, … 32 ms.
+//!   sending to a UNIX socket with a full queue that is not the peer). They end with EAGAIN, and
+//!   the channel tries them again.
 //!
 //! Disk files have no readiness: a read takes what the page cache has, and a few helper threads do
 //! the rest. They work on a duplicate of the descriptor, which stays open until the endpoint and
@@ -60,7 +60,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
-use turn::Retry;
 
 /// The epoll token of the helper threads' eventfd; endpoints have 32-bit numbers.
 const HELPERS: u64 = u64::MAX;
@@ -78,7 +77,6 @@ pub(crate) struct EpollDriver {
     leased_bytes: usize,
     /// Tasks to be tried again without an edge.
     ready: VecDeque<(Object, Direction)>,
-    retries: Vec<Retry>,
     helpers: Option<Helpers>,
     /// Whether the lack of helper threads has been reported.
     warned: bool,
@@ -102,7 +100,6 @@ impl EpollDriver {
             limit: config.completions as usize,
             leased_bytes: 0,
             ready: VecDeque::new(),
-            retries: Vec::new(),
             helpers: None,
             warned: false,
             rung: false,
@@ -303,7 +300,6 @@ impl Driver for EpollDriver {
             self.cancel_where(object, |_| true);
         }
         self.ready.clear();
-        self.retries.clear();
         let Some(helpers) = &self.helpers else { return true };
         let quiet = helpers.wait_until_quiet(deadline);
         self.rung = true;

@@ -45,13 +45,11 @@ pub(super) struct Task {
     pub(super) operation: Operation,
     /// Whether the kernel is already connecting, or a part of a file waits for room.
     pub(super) begun: bool,
-    /// Number of failed attempts without an edge to wait for; such a task never has one.
-    pub(super) retries: u8,
 }
 
 impl Task {
     pub(super) fn new(tag: u64, operation: Operation) -> Task {
-        Task { tag, operation, begun: false, retries: 0 }
+        Task { tag, operation, begun: false }
     }
 
     /// Whether the operation continues after an outcome.

@@ -9,9 +9,12 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl EpollDriver {
     /// Starts a poll: reports the pending events; edges report later ones. An endpoint has one poll
-    /// at a time.
+    /// at a time; another one fails with `EBUSY`.
     pub(super) fn poll(&mut self, object: Object, poll: Poll) {
         let Some(entry) = self.objects.get_mut(object) else { return };
+        if entry.poll.is_some() {
+            return self.outcomes.push_back(Outcome::plain(poll.tag, -libc::EBUSY));
+        }
         entry.poll = Some(poll);
         if entry.registered {
             let fd = entry.fd();

@@ -6,8 +6,6 @@ use crate::driver::Output;
 pub(super) enum Step {
     /// The operation would block; an edge will report readiness.
     Blocked,
-    /// The operation would block, and no edge will report readiness.
-    Later,
     /// The operation's last outcome.
     Ended(i32),
     /// No buffer is free for the receive, which ends it.

@@ -9,21 +9,10 @@ use crate::driver::{Object, Outcome, Output, Wake};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// First pause between attempts without an edge; pauses double up to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const PAUSE_DOUBLINGS: u8 = 5;
-
 /// Received bytes after which the outcomes are delivered although more tasks are ready. What the
 /// application writes back or parses is still in the level 2 cache then: with 64 connections that
 /// echo 64 KiB, a message takes up to twice the CPU time without this limit.
 const LEASED_BYTES_MAX: usize = 128 << 10;
-
-/// A parked operation that has no edge to wait for.
-pub(super) struct Retry {
-    object: Object,
-    tag: u64,
-    pub(super) due: Instant,
-}
 
 impl EpollDriver {
     /// Polls the kernel until there is an outcome, the time has passed or a signal handler ran.
@@ -61,12 +50,7 @@ impl EpollDriver {
         if !self.outcomes.is_empty() || !self.ready.is_empty() || self.rung {
             return Some(Duration::ZERO);
         }
-        let retry = self.retries.iter().map(|retry| retry.due).min();
-        let next = match (end, retry) {
-            (Some(end), Some(retry)) => end.min(retry),
-            (end, retry) => end.or(retry)?,
-        };
-        Some(next.saturating_duration_since(Instant::now()))
+        Some(end?.saturating_duration_since(Instant::now()))
     }
 
     /// Tries an operation that may be ready, and parks what remains of it.
@@ -85,7 +69,6 @@ impl EpollDriver {
                     entry.side(direction).ready = false;
                     return self.park(object, direction, task);
                 }
-                Step::Later => return self.retry_later(object, direction, task),
                 Step::Ended(result) => {
                     self.schedule.worked(result.max(0) as usize);
                     return self.outcomes.push_back(Outcome::plain(task.tag, result));
@@ -134,42 +117,6 @@ impl EpollDriver {
         entry.side(direction).task = Some(task);
     }
 
-    /// Schedules a task to be tried again after a pause.
-    fn retry_later(&mut self, object: Object, direction: Direction, mut task: Task) {
-        let Some(entry) = self.objects.get_mut(object) else { return };
-        let pause = FIRST_PAUSE * (1 << task.retries);
-        task.retries = (task.retries + 1).min(PAUSE_DOUBLINGS);
-        self.retries.push(Retry { object, tag: task.tag, due: Instant::now() + pause });
-        let side = entry.side(direction);
-        side.ready = false;
-        side.task = Some(task);
-    }
-
-    /// Moves the tasks whose pause is over to the ready list.
-    fn revive(&mut self) {
-        if self.retries.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        let mut due = Vec::new();
-        self.retries.retain(|retry| {
-            let over = retry.due <= now;
-            if over {
-                due.push((retry.object, retry.tag));
-            }
-            !over
-        });
-        for (object, tag) in due {
-            let Some(entry) = self.objects.get_mut(object) else { continue };
-            let side = entry.side(Direction::Outbound);
-            // The task may have ended, and another task of the side may wait for an edge.
-            if side.task.as_ref().is_some_and(|task| task.tag == tag && !task.begun) {
-                side.ready = true;
-                self.list(object, Direction::Outbound);
-            }
-        }
-    }
-
     /// Adds a task to the ready list.
     fn list(&mut self, object: Object, direction: Direction) {
         let Some(entry) = self.objects.get_mut(object) else { return };
@@ -184,7 +131,6 @@ impl EpollDriver {
     /// holds what they bring, and the kernel need not be polled.
     pub(super) fn serve(&mut self) {
         self.take_finished(self.limit);
-        self.revive();
         for _ in 0..self.ready.len() {
             let full = self.outcomes.len() >= self.limit || self.leased_bytes >= LEASED_BYTES_MAX;
             if full || self.schedule.is_due() {
@@ -220,11 +166,6 @@ impl EpollDriver {
                 }
                 let Some(entry) = self.objects.get_mut(object) else { continue };
                 let side = entry.side(direction);
-                // A task that pauses must not be tried earlier: a UNIX socket reports room after
-                // each send that a full queue has refused.
-                if side.task.as_ref().is_some_and(|task| task.retries > 0) {
-                    continue;
-                }
                 side.ready = true;
                 if side.task.is_some() {
                     self.list(object, direction);

@@ -51,7 +51,7 @@ pub(super) fn send_to(calls: &Calls, entry: &Entry, message: *const libc::msghdr
     match calls.send_message(entry.fd(), message) {
         // The queue of a UNIX socket that this one is not connected to is full; only its peer gets
         // an event.
-        Err(libc::EAGAIN) if is_to_unix(message) => Step::Later,
+        Err(libc::EAGAIN) if is_to_unix(message) => Step::Ended(-libc::EAGAIN),
         sent => Step::moved(sent),
     }
 }

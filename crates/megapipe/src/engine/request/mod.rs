@@ -127,7 +127,7 @@ pub(crate) struct Request {
     pub(crate) told: i32,
     /// How often in a row the kernel has rejected the poll as invalid.
     pub(crate) invalid: u8,
-    /// How often the socket had no room for the message.
+    /// How often the socket had no room for the message, or its listener for the connection.
     pub(crate) refusals: u32,
     /// Bytes written so far.
     pub(crate) progress: usize,
@@ -222,7 +222,11 @@ impl Request {
 
     /// Whether `EAGAIN` means to wait until the endpoint is ready.
     pub(crate) fn can_wait(&self, kind: Kind) -> bool {
-        !self.connects() && kind != Kind::File
+        match &self.command {
+            // The backlog of the listening socket is full.
+            Command::Connect(address) => i32::from(address.storage.ss_family) == libc::AF_UNIX,
+            _ => kind != Kind::File,
+        }
     }
 
     /// Whether it pauses while its handle has too much queued output.
