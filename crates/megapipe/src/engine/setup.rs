@@ -13,14 +13,13 @@ use crate::driver::{Driver, Pools};
 use crate::driver_api::{self, Below, UnknownDriver};
 use crate::error::Error;
 use crate::fork::CreatorProcess;
-use crate::probe;
+use crate::probe::{self, retry_on_enomem};
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// The environment variable that chooses the driver if the configuration does not.
 const VARIABLE: &str = "MEGAPIPE_DRIVER";
@@ -131,7 +130,7 @@ impl Config {
             return Ok(());
         }
         let lock = || try_to_lock(self, channels).map_err(FailedCall::of("io_uring_setup"));
-        match retry_on_enomem(|| Ok(lock()?)) {
+        match retry_on_enomem(|| Ok(lock()?), lacks_memory) {
             Err(Refusal::Failed(failed)) if is_memory_short(&failed.source) => {
                 Err(Error::LockedMemory {
                     channels,
@@ -172,7 +171,7 @@ fn kernel(
     if choice == DriverChoice::Epoll {
         return Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)));
     }
-    let refusal = match retry_on_enomem(|| UringDriver::new(config, pools.clone())) {
+    let refusal = match retry_on_enomem(|| UringDriver::new(config, pools.clone()), lacks_memory) {
         Ok(driver) => {
             let chooser =
                 if choice == DriverChoice::Auto { "the kernel gives a ring" } else { chooser };
@@ -239,20 +238,6 @@ fn missing(lack: &Lack) -> Error {
     Error::MissingFeature { feature: lack.feature.name(), since: lack.feature.since(), source }
 }
 
-/// Retries for a while when memory is short. The kernel returns the locked memory of a ring only
-/// some time after the ring is closed, and an unprivileged process may just have closed one.
-fn retry_on_enomem<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
-    let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
-    loop {
-        match (create(), pauses.next()) {
-            (Err(Refusal::Failed(failed)), Some(pause)) if is_memory_short(&failed.source) => {
-                std::thread::sleep(pause);
-            }
-            (result, _) => return result,
-        }
-    }
-}
-
 fn epoll(config: &Config, pools: &Pools) -> Result<Box<dyn Driver>, Error> {
     let driver = EpollDriver::new(config, pools.clone()).map_err(setup_error("create epoll"))?;
     Ok(Box::new(driver))
@@ -269,6 +254,11 @@ fn permits_epoll(error: &io::Error) -> bool {
     unavailable || is_memory_short(error)
 }
 
+/// Returns whether there is no ring because memory is short.
+fn lacks_memory(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Failed(failed) if is_memory_short(&failed.source))
+}
+
 fn is_memory_short(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOMEM)
 }
@@ -283,16 +273,18 @@ mod tests {
         let fail = |errno: i32| {
             Refusal::from(FailedCall::of("io_uring_setup")(io::Error::from_raw_os_error(errno)))
         };
-        let result = retry_on_enomem(|| {
+        let twice = || {
             attempts.set(attempts.get() + 1);
             if attempts.get() < 3 { Err(fail(libc::ENOMEM)) } else { Ok(attempts.get()) }
-        });
+        };
+        let result = retry_on_enomem(twice, lacks_memory);
         assert_eq!(result.unwrap(), 3);
         attempts.set(0);
-        let result: Result<(), Refusal> = retry_on_enomem(|| {
+        let refused = || {
             attempts.set(attempts.get() + 1);
             Err(fail(libc::EMFILE))
-        });
+        };
+        let result: Result<(), Refusal> = retry_on_enomem(refused, lacks_memory);
         assert!(result.is_err() && attempts.get() == 1);
     }
 

@@ -229,21 +229,19 @@ enum Failure {
     NoMemory(String),
 }
 
-/// Retries for a while if memory is short.
+/// Retries for a while when memory is short.
 ///
 /// The kernel destroys a closed ring in the background, some tens of milliseconds later, and counts
 /// its memory against `RLIMIT_MEMLOCK` until then.
-fn retry_on_enomem<T, E>(
+pub(crate) fn retry_on_enomem<T, E>(
     attempt: impl Fn() -> Result<T, E>,
     is_no_memory: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let deadline = Instant::now() + system::RETRY_TIME;
+    let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
     loop {
-        match attempt() {
-            Err(error) if is_no_memory(&error) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            result => return result,
+        match (attempt(), pauses.next()) {
+            (Err(error), Some(pause)) if is_no_memory(&error) => std::thread::sleep(pause),
+            (result, _) => return result,
         }
     }
 }
