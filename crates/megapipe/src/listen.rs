@@ -4,13 +4,12 @@
 //! bind(2). Both set SO_REUSEADDR and wait a bounded time for a previous process to release the
 //! address. They do not open UNIX sockets, whose paths are never released late.
 
-use crate::address::{Address, RawAddress};
-use crate::sys::{check, set_number};
+use socket2::{Domain, Socket, Type};
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Longest wait for an address in use. The kernel releases the sockets of a killed io_uring process
@@ -98,9 +97,10 @@ fn listen_until(
 ) -> io::Result<TcpListener> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let socket = open(address)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
         prepare(socket.as_fd())?;
-        let error = match bind_and_listen(&socket, address, backlog) {
+        let error = match socket.bind(&address.into()).and_then(|()| socket.listen(backlog)) {
             Ok(()) => return Ok(socket.into()),
             Err(error) => error,
         };
@@ -112,26 +112,6 @@ fn listen_until(
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-fn open(address: SocketAddr) -> io::Result<OwnedFd> {
-    let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: the call takes no pointers.
-    let fd = check(unsafe { libc::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: socket has just returned this descriptor, which has no other owner.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_number(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    Ok(socket)
-}
-
-fn bind_and_listen(socket: &OwnedFd, address: SocketAddr, backlog: i32) -> io::Result<()> {
-    let raw = RawAddress::new(&Address::Inet(address))?;
-    let fd = socket.as_raw_fd();
-    // SAFETY: `raw` holds an address of that many bytes and outlives the call.
-    check(unsafe { libc::bind(fd, (&raw const raw.storage).cast(), raw.bytes) })?;
-    // SAFETY: the call takes no pointers.
-    check(unsafe { libc::listen(fd, backlog) })?;
-    Ok(())
 }
 
 /// The reason why an address cannot be listened on, with the remedy.

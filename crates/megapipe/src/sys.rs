@@ -1,7 +1,8 @@
 //! Wraps the system calls that several modules need.
 
+use socket2::{Socket, Type};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// pwritev2(2), io_uring: reports a broken pipe only by `EPIPE`. Linux 6.18; libc lacks it.
@@ -37,11 +38,7 @@ pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
 
 /// Creates a socket that is non-blocking and close-on-exec.
 pub(crate) fn open_socket(domain: i32, socket_type: i32) -> io::Result<OwnedFd> {
-    let socket_type = socket_type | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes no pointers.
-    let fd = check(unsafe { libc::socket(domain, socket_type, 0) })?;
-    // SAFETY: socket has just returned this descriptor, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Socket::new(domain.into(), Type::from(socket_type).nonblocking(), None).map(OwnedFd::from)
 }
 
 /// Reads a socket option, see getsockopt(2); returns the number of bytes written to `value`.

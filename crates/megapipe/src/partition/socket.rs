@@ -5,8 +5,10 @@ use super::options;
 use crate::cpuset::CpuSet;
 use crate::sys::{check, get_number, get_option, set_number};
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
+use socket2::{Protocol, SockFilter, SockRef, Socket, Type};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const UNEXPECTED: &str = "this is not expected; see the system call's manual page";
 
@@ -71,23 +73,20 @@ pub(super) fn sibling(original: BorrowedFd<'_>) -> Result<OwnedFd, ListenerError
     require_kinship(original, socket)?;
     set_reuseport(socket, true)?;
     options::copy(original, socket)?;
-    bind_alike(original, socket)?;
+    let address = SockRef::from(&original)
+        .local_addr()
+        .map_err(ListenerError::setup("getsockname", UNEXPECTED))?;
+    sibling.bind(&address).map_err(ListenerError::setup("bind", ADDRESS_REMEDY))?;
     let backlog =
         backlog(original).map_err(ListenerError::setup("getsockopt(TCP_INFO)", UNEXPECTED))?;
     let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
-    // SAFETY: the call takes no pointers.
-    check(unsafe { libc::listen(socket.as_raw_fd(), backlog) })
-        .map_err(ListenerError::setup("listen", ADDRESS_REMEDY))?;
-    Ok(sibling)
+    sibling.listen(backlog).map_err(ListenerError::setup("listen", ADDRESS_REMEDY))?;
+    Ok(sibling.into())
 }
 
-fn new(domain: c_int) -> Result<OwnedFd, ListenerError> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes no pointers.
-    let fd = check(unsafe { libc::socket(domain, kind, IPPROTO_TCP) })
-        .map_err(ListenerError::setup("socket", "raise the limit on open files (ulimit -n)"))?;
-    // SAFETY: socket has just returned this descriptor, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn new(domain: c_int) -> Result<Socket, ListenerError> {
+    Socket::new(domain.into(), Type::STREAM.nonblocking(), Some(Protocol::TCP))
+        .map_err(ListenerError::setup("socket", "raise the limit on open files (ulimit -n)"))
 }
 
 /// Fails unless user and network namespace are the same. The kernel groups only sockets of one user
@@ -119,20 +118,6 @@ fn owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
 const ADDRESS_REMEDY: &str = "if EADDRINUSE, set SO_REUSEADDR on the listener before bind, since \
                               connections accepted before it was shared hold its address; if \
                               EACCES, share it before privileges are dropped";
-
-fn bind_alike(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
-    // SAFETY: all-zero bytes are a valid address, which getsockname only fills.
-    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut bytes = std::mem::size_of_val(&address) as libc::socklen_t;
-    let pointer = (&raw mut address).cast();
-    // SAFETY: `address` is writable for `bytes` bytes, and both outlive the call.
-    check(unsafe { libc::getsockname(original.as_raw_fd(), pointer, &mut bytes) })
-        .map_err(ListenerError::setup("getsockname", UNEXPECTED))?;
-    // SAFETY: `address` holds an address of `bytes` bytes and outlives the call.
-    check(unsafe { libc::bind(sibling.as_raw_fd(), pointer, bytes) })
-        .map_err(ListenerError::setup("bind", ADDRESS_REMEDY))?;
-    Ok(())
-}
 
 const PROGRAM_STEP: &str = "attaching the program that steers";
 
@@ -188,14 +173,8 @@ pub(super) fn await_grace_period() {
 /// it leaves the table of listeners. A SYN that finds it in between would be answered, and reset a
 /// moment later. A dropped SYN is retransmitted after a second and finds another socket.
 pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let mut nothing =
-        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
-    let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
-    let bytes = std::mem::size_of_val(&program) as libc::socklen_t;
-    let (fd, pointer) = (socket.as_raw_fd(), (&raw const program).cast());
-    // SAFETY: `program` describes an array that the kernel only reads, during the call.
-    check(unsafe { libc::setsockopt(fd, SOL_SOCKET, libc::SO_ATTACH_FILTER, pointer, bytes) })
-        .map(|_| ())
+    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    SockRef::from(&socket).attach_filter(&[nothing])
 }
 
 /// Stops listening at once, even if other descriptors of the socket or requests on it exist, for
@@ -203,20 +182,15 @@ pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
 pub(super) fn stop(socket: BorrowedFd<'_>) {
     // If this fails, packets of the next microseconds may be answered and reset.
     let _ = deafen(socket);
-    // SAFETY: the call takes no pointers. It cannot fail on a socket that listens.
-    let _ = unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    // This cannot fail on a socket that listens.
+    let _ = SockRef::from(&socket).shutdown(Shutdown::Both);
 }
 
 /// Takes a connection from a queue, as a non-blocking descriptor; `None` if the queue is empty.
 pub(super) fn accept(queue: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let null = std::ptr::null_mut();
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     loop {
-        // SAFETY: null pointers tell the kernel not to store the peer's address.
-        let fd = unsafe { libc::accept4(queue.as_raw_fd(), null, null.cast(), flags) };
-        match check(fd) {
-            // SAFETY: accept4 has just returned this descriptor, which has no other owner.
-            Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        match SockRef::from(&queue).accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
+            Ok((connection, _)) => return Ok(Some(connection.into())),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(None),
                 // One connection failed, see accept(2); the next may be intact.

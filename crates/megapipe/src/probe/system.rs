@@ -2,6 +2,7 @@
 
 use super::{Attempted, Failure, missing, obstacle, require};
 use crate::sys::check;
+use socket2::{Domain, SockRef, Socket, Type};
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use std::ptr;
 use std::time::Duration;
 
 /// Time-out of an attempt's result, which should be immediate.
-pub(super) const RETRY_TIME: Duration = Duration::from_millis(200);
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 type Attempt = fn() -> Result<(), Failure>;
 
@@ -49,69 +50,34 @@ fn listener() -> Result<(TcpListener, SocketAddr), Failure> {
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
-    TcpStream::connect_timeout(&address, RETRY_TIME).map_err(obstacle("connecting to 127.0.0.1"))
+    TcpStream::connect_timeout(&address, TIME_LIMIT).map_err(obstacle("connecting to 127.0.0.1"))
 }
 
-/// Waits until there is something to read, for [`RETRY_TIME`] at most.
+/// Waits until there is something to read, for [`TIME_LIMIT`] at most.
 fn wait_readable(descriptors: &[&dyn AsRawFd]) -> io::Result<Option<usize>> {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
-    let timeout_ms = RETRY_TIME.as_millis() as libc::c_int;
+    let timeout_ms = TIME_LIMIT.as_millis() as libc::c_int;
     // SAFETY: the array is valid for reading and writing, and its length is passed.
     check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) })?;
     Ok(polled.iter().position(|entry| entry.revents != 0))
 }
 
-/// Takes ownership of a descriptor that the kernel has just created.
-///
-/// # Safety
-///
-/// Nothing else may own `fd`.
-unsafe fn owned(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: the caller guarantees that nothing else owns `fd`.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn set<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    let bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is readable for the passed length, and what it may point to outlives the
-    // call.
-    check(unsafe {
-        let value = ptr::from_ref(value).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, bytes)
-    })?;
-    Ok(())
-}
-
-fn set_reuse_port(socket: &impl AsRawFd) -> io::Result<()> {
-    set(socket, libc::SO_REUSEPORT, &(1 as libc::c_int))
-}
-
 /// Listens on a port of 127.0.0.1 that other sockets share (0 for any port).
 fn sibling(port: u16) -> io::Result<TcpListener> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
-    let socket = unsafe { owned(check(libc::socket(libc::AF_INET, kind, 0))?) };
-    set_reuse_port(&socket)?;
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_be_bytes([127, 0, 0, 1]).to_be() },
-        sin_zero: [0; 8],
-    };
-    let bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: `address` is readable for the passed length.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
-    // SAFETY: the call takes no pointers.
-    check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
-    Ok(TcpListener::from(socket))
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    socket.listen(8)?;
+    Ok(socket.into())
 }
 
 fn reuse_port() -> Result<(), Failure> {
     let (first, address) = listener()?;
-    set_reuse_port(&first).map_err(missing("SO_REUSEPORT on a listening socket"))?;
+    let shared = SockRef::from(&first).set_reuse_port(true);
+    shared.map_err(missing("SO_REUSEPORT on a listening socket"))?;
     sibling(address.port()).map_err(missing("a second listener on the same port")).map(drop)
 }
 
@@ -137,7 +103,11 @@ fn statement(code: u32, argument: u32) -> libc::sock_filter {
 fn attach(listener: &TcpListener, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = program.len() as libc::c_ushort;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    set(listener, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    let (fd, pointer) = (listener.as_raw_fd(), (&raw const program).cast());
+    let (name, bytes) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of_val(&program) as libc::socklen_t);
+    // SAFETY: `program` describes a slice that the kernel only reads, during the call.
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, pointer, bytes) })?;
+    Ok(())
 }
 
 fn steering() -> Result<(), Failure> {
@@ -165,7 +135,7 @@ fn steering() -> Result<(), Failure> {
 fn epoll_pwait2() -> Result<(), Failure> {
     let make = || -> io::Result<OwnedFd> {
         // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
-        Ok(unsafe { owned(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
+        Ok(unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
     };
     let epoll = make().map_err(obstacle("an epoll instance"))?;
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
