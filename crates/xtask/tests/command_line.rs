@@ -19,7 +19,7 @@ const ROWS: &[Refusal<'_>] = &[
         1,
         ["`--fast`", "unknown argument", "usage: cargo xtask memcached"],
     ),
-    refusal("operations apache", 1, ["`apache`", "unknown argument", "[nginx|memcached]"]),
+    refusal("operations apache", 1, ["`apache`", "unknown argument", "[nginx|memcached|redis]"]),
     refusal("programs redis", 1, ["`redis`", "unknown argument", "[fable|mtcp]"]),
     refusal("kernels --kernel 2.4", 1, ["`2.4`", "unknown kernel", "--kernel NAME-OR-DIR"]),
     refusal("kernels --accel vmx", 1, ["`vmx`", "unknown accelerator", "--accel kvm|tcg"]),
