@@ -2,7 +2,7 @@
 //! sources.
 
 use crate::signals::{Blocked, Signals};
-use crate::sys::{check, get_number};
+use crate::sys::{check, event_counter, file_status, get_number};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -60,11 +60,7 @@ impl Kind {
     /// Determines the kind of a descriptor by system calls.
     fn of(descriptor: BorrowedFd<'_>) -> io::Result<Kind> {
         let fd = descriptor.as_raw_fd();
-        // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is valid for writing and outlives the call.
-        check(unsafe { libc::fstat(fd, &mut stat) })?;
-        match stat.st_mode & libc::S_IFMT {
+        match file_status(fd)?.st_mode & libc::S_IFMT {
             libc::S_IFREG | libc::S_IFBLK => Ok(Kind::File),
             libc::S_IFSOCK => {
                 if get_number(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0 {
@@ -236,11 +232,7 @@ impl Source {
 }
 
 fn is_device(fd: i32) -> bool {
-    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is valid for writing and outlives the call.
-    let known = unsafe { libc::fstat(fd, &mut stat) } == 0;
-    known && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
+    file_status(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFCHR)
 }
 
 macro_rules! source_from {
@@ -323,11 +315,6 @@ impl Socket {
     /// Creates a connection from a driver's endpoint.
     pub fn from_endpoint(endpoint: Endpoint) -> Socket {
         endpoint.into()
-    }
-
-    /// Returns the endpoint of the connection, for a driver.
-    pub fn into_endpoint(self) -> Endpoint {
-        self.endpoint
     }
 
     /// Returns the number of a lightweight socket within its channel, from 2³⁰ on so that it is
@@ -448,10 +435,7 @@ impl Waker {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn wake_pair() -> io::Result<(Waker, WakeSource)> {
-    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: eventfd has just returned this descriptor, which has no other owner.
-    let source = unsafe { OwnedFd::from_raw_fd(fd) };
+    let source = event_counter()?;
     let waker = source.try_clone()?;
     Ok((Waker(Arc::new(waker)), WakeSource(source)))
 }

@@ -2,7 +2,7 @@
 
 use socket2::{Socket, Type};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// pwritev2(2), io_uring: reports a broken pipe only by `EPIPE`. Linux 6.18; libc lacks it.
@@ -36,9 +36,34 @@ pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the status of a file, see fstat(2).
+pub(crate) fn file_status(fd: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writing and outlives the call.
+    check(unsafe { libc::fstat(fd, &mut stat) })?;
+    Ok(stat)
+}
+
 /// Creates a socket that is non-blocking and close-on-exec.
 pub(crate) fn open_socket(domain: i32, socket_type: i32) -> io::Result<OwnedFd> {
     Socket::new(domain.into(), Type::from(socket_type).nonblocking(), None).map(OwnedFd::from)
+}
+
+/// Creates an eventfd(2) with the count 0.
+pub(crate) fn event_counter() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointers.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+    // SAFETY: eventfd has just returned this descriptor, which has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Returns a limit of the process, see getrlimit(2).
+pub(crate) fn resource_limit(which: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    check(unsafe { libc::getrlimit(which, &mut limit) })?;
+    Ok(limit)
 }
 
 /// Reads a socket option, see getsockopt(2); returns the number of bytes written to `value`.
@@ -88,11 +113,19 @@ pub(crate) fn set_number(
     set_option(socket, level, name, &value.to_ne_bytes())
 }
 
+/// Returns the pending events of poll(2), without waiting.
+pub(crate) fn pending_events(fd: RawFd, events: i16) -> i16 {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the one structure is valid for reading and writing.
+    while unsafe { libc::poll(&mut polled, 1, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    polled.revents
+}
+
 /// Returns whether there is something to read or accept at once.
 pub(crate) fn is_readable(fd: RawFd) -> bool {
-    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the one structure is valid for reading and writing.
-    unsafe { libc::poll(&mut polled, 1, 0) == 1 }
+    pending_events(fd, libc::POLLIN) != 0
 }
 
 /// Zeroed, page-aligned memory, unmapped on drop.

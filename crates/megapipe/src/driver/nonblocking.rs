@@ -5,7 +5,7 @@
 //! leaves must not make the accepts of the others block. The lock is taken at registration, never
 //! on the data path.
 
-use crate::sys::{check, file_flags, set_file_flags};
+use crate::sys::{file_flags, file_status, set_file_flags};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -73,11 +73,7 @@ pub(crate) fn release(fd: RawFd) {
 }
 
 fn file_of(fd: RawFd) -> io::Result<File> {
-    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is valid for writing and outlives the call.
-    check(unsafe { libc::fstat(fd, &mut stat) })?;
-    Ok((stat.st_dev, stat.st_ino))
+    file_status(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Returns whether two descriptors of one file share their description, or may share it if the

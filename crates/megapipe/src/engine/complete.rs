@@ -10,7 +10,7 @@ use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::slab::Key;
 use crate::source::Kind;
-use crate::sys::result_of;
+use crate::sys::{pending_events, result_of};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -216,11 +216,7 @@ impl Engine {
     fn has_peer_ended(&mut self, object: Object) -> bool {
         let Ok(descriptor) = self.driver.descriptor(object) else { return true };
         let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        let mut asked =
-            libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: `asked` is one valid entry and outlives the call, which does not wait.
-        let found = unsafe { libc::poll(&mut asked, 1, 0) };
-        found != 0 && asked.revents & ends != 0
+        pending_events(descriptor.as_raw_fd(), libc::POLLRDHUP) & ends != 0
     }
 
     /// Changes a stream that keeps filling small buffers to large ones, and back.

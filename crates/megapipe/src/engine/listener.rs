@@ -9,7 +9,7 @@ use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
-use crate::sys::is_readable;
+use crate::sys::{is_readable, resource_limit};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -306,10 +306,8 @@ impl Engine {
 
     /// Returns the error of an accept that finds the file table full.
     pub(super) fn table_full(&self) -> io::Error {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is valid for writing.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-        let descriptors = u32::try_from(limit.rlim_cur).unwrap_or(u32::MAX);
+        let descriptors = resource_limit(libc::RLIMIT_NOFILE).map_or(u64::MAX, |of| of.rlim_cur);
+        let descriptors = u32::try_from(descriptors).unwrap_or(u32::MAX);
         let limit = self.config.max_lightweight.min(descriptors);
         io::Error::new(io::ErrorKind::QuotaExceeded, TooManyLightweight { limit })
     }

@@ -3,7 +3,7 @@
 use super::error::ListenerError;
 use super::options;
 use crate::cpuset::CpuSet;
-use crate::sys::{check, get_number, get_option, set_number};
+use crate::sys::{check, file_status, get_number, get_option, set_number};
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use socket2::{Protocol, SockFilter, SockRef, Socket, Type};
 use std::io;
@@ -99,20 +99,14 @@ fn require_kinship(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<
     {
         return Err(ListenerError::OtherNamespace);
     }
-    let user = |socket| owner(socket).map_err(ListenerError::setup("fstat", UNEXPECTED));
-    let (owner, user) = (user(original)?, user(sibling)?);
+    let status = |socket: BorrowedFd<'_>| {
+        file_status(socket.as_raw_fd()).map_err(ListenerError::setup("fstat", UNEXPECTED))
+    };
+    let (owner, user) = (status(original)?.st_uid, status(sibling)?.st_uid);
     if owner != user {
         return Err(ListenerError::OtherUser { owner, user });
     }
     Ok(())
-}
-
-fn owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is valid for writing and outlives the call.
-    check(unsafe { libc::fstat(socket.as_raw_fd(), &mut stat) })?;
-    Ok(stat.st_uid)
 }
 
 const ADDRESS_REMEDY: &str = "if EADDRINUSE, set SO_REUSEADDR on the listener before bind, since \

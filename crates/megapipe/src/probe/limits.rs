@@ -2,6 +2,7 @@
 
 use super::Limit;
 use crate::config::Config;
+use crate::sys::resource_limit;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -31,10 +32,7 @@ pub(super) fn limits() -> Vec<Limit> {
 
 /// Returns the soft and the hard limit; `RLIM_INFINITY` for none.
 pub(super) fn resource(which: libc::__rlimit_resource_t) -> Option<(u64, u64)> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writing.
-    let result = unsafe { libc::getrlimit(which, &mut limit) };
-    (result == 0).then_some((limit.rlim_cur, limit.rlim_max))
+    resource_limit(which).ok().map(|limit| (limit.rlim_cur, limit.rlim_max))
 }
 
 fn text(name: &str) -> String {

@@ -1,6 +1,6 @@
 //! Wraps the system calls of the driver, and counts them.
 
-use crate::sys::RWF_NOSIGNAL;
+use crate::sys::{RWF_NOSIGNAL, pending_events};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
@@ -72,10 +72,8 @@ impl Calls {
 
     /// Returns the pending events of poll(2).
     pub(super) fn poll(&self, fd: RawFd, events: i16) -> u32 {
-        let mut asked = libc::pollfd { fd, events, revents: 0 };
-        // SAFETY: `asked` is one valid entry and outlives the call, which does not wait.
-        let found = self.retried(|| unsafe { libc::poll(&mut asked, 1, 0) as isize });
-        if found.is_ok() { u32::from(asked.revents as u16) } else { 0 }
+        self.add(1);
+        u32::from(pending_events(fd, events) as u16)
     }
 
     /// Sleeps until one of the events of poll(2) is pending.

@@ -1,7 +1,7 @@
 //! Wraps the epoll instance in which the driver sleeps.
 
 use super::calls::{Calls, errno};
-use crate::sys::check;
+use crate::sys::{check, event_counter};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -162,10 +162,7 @@ pub(super) struct Bell(OwnedFd);
 
 impl Bell {
     pub(super) fn new() -> io::Result<Bell> {
-        // SAFETY: the call takes no pointers.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-        // SAFETY: eventfd has just returned this descriptor, which has no other owner.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
+        event_counter().map(Bell)
     }
 
     pub(super) fn fd(&self) -> RawFd {

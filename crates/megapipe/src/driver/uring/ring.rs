@@ -3,12 +3,12 @@
 
 use super::features::{Feature, Lacks};
 use super::restrictions::{self, REGISTER_CALLS, UNREGISTER_FILES, UNREGISTER_RING_FDS};
-use crate::sys::{check, errno};
+use crate::sys::{check, errno, event_counter};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, squeue};
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use sys::signals::QuietPipe;
 
@@ -219,13 +219,7 @@ impl Ring {
         if !self.registers_by_index {
             return;
         }
-        // SAFETY: the call takes no pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return;
-        }
-        // SAFETY: eventfd has just returned this descriptor, which has no other owner.
-        let other = unsafe { OwnedFd::from_raw_fd(fd) };
+        let Ok(other) = event_counter() else { return };
         // SAFETY: the ring's number stays open and owned by `inner`, as another file.
         let result =
             unsafe { libc::dup3(other.as_raw_fd(), self.inner.as_raw_fd(), libc::O_CLOEXEC) };
@@ -361,6 +355,7 @@ mod tests {
     use io_uring::opcode;
     use io_uring::register::Probe;
     use io_uring::types::Fd;
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     /// All rings of a user share the limit on locked memory, often 8 MiB.
     #[test]

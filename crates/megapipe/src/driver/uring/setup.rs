@@ -9,7 +9,7 @@ use super::ring::Ring;
 use super::{LARGE_GROUP, SMALL_GROUP};
 use crate::config::{BufferClass, Config};
 use crate::driver::Pools;
-use crate::sys::{Mapping, check};
+use crate::sys::{Mapping, resource_limit};
 use std::io;
 
 /// The parts of a driver. The ring is dropped first: the kernel must release the buffers before
@@ -73,8 +73,5 @@ pub(crate) fn survey() -> Result<Lacks, FailedCall> {
 
 /// Returns the soft limit on descriptors, which the kernel also applies to a ring's file table.
 fn descriptor_limit() -> io::Result<u32> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writing.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    Ok(limit.rlim_cur.min(1 << 20) as u32)
+    Ok(resource_limit(libc::RLIMIT_NOFILE)?.rlim_cur.min(1 << 20) as u32)
 }
