@@ -2,16 +2,14 @@
 
 use crate::failure::Failure;
 use channel::Address;
-use libc::{c_void, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, sockaddr_un, socklen_t};
-use std::ffi::OsStr;
-use std::mem::{offset_of, size_of};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use libc::{c_void, sockaddr, sockaddr_storage, socklen_t};
 
-const PATH_OFFSET: usize = offset_of!(sockaddr_un, sun_path);
 const SIZE: Failure = Failure::invalid(
     "the size does not suit the family of the address: pass sizeof of its struct sockaddr",
+);
+const FAMILY: Failure = Failure::own(
+    libc::EAFNOSUPPORT,
+    "the family of the address is unknown: use AF_INET, AF_INET6 or AF_UNIX",
 );
 
 /// Storage for addresses that events point to, until the next dispatch.
@@ -25,16 +23,14 @@ pub(crate) struct Addresses {
 impl Addresses {
     /// Stores an address. Returns the pointer to it, and its size.
     pub(crate) fn keep(&mut self, address: &Address) -> (*mut c_void, usize) {
-        let (raw, size) = form(address);
+        let (raw, size) = address.to_sockaddr();
         if self.used == self.rooms.len() {
-            // SAFETY: all-zero bytes are a valid address of no family.
-            self.rooms.push(Box::new(unsafe { std::mem::zeroed() }));
+            self.rooms.push(Box::new(raw));
         }
-        let room: *mut c_void = (&raw mut *self.rooms[self.used]).cast();
-        // SAFETY: the room is as large as the array.
-        unsafe { room.cast::<[u8; size_of::<sockaddr_storage>()]>().write(raw) };
+        let room = &mut *self.rooms[self.used];
+        *room = raw;
         self.used += 1;
-        (room, size)
+        ((&raw mut *room).cast(), size as usize)
     }
 
     /// Makes the storage available again.
@@ -59,33 +55,14 @@ pub(crate) unsafe fn read(address: *const sockaddr, size: socklen_t) -> Result<A
 
 /// Parses an address from its bytes.
 pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {
-    let Some((family, _)) = raw.split_first_chunk::<2>() else { return Err(SIZE) };
-    match i32::from(u16::from_ne_bytes(*family)) {
-        libc::AF_INET if raw.len() >= size_of::<sockaddr_in>() => {
-            // SAFETY: there are enough bytes, and any bytes are a valid value.
-            let v4: sockaddr_in = unsafe { raw.as_ptr().cast::<sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-            Ok(SocketAddr::from(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))).into())
+    match Address::from_sockaddr(raw) {
+        Ok(Address::Unnamed) if raw.starts_with(&(libc::AF_UNSPEC as u16).to_ne_bytes()) => {
+            Err(FAMILY)
         }
-        libc::AF_INET6 if raw.len() >= size_of::<sockaddr_in6>() => {
-            // SAFETY: there are enough bytes, and any bytes are a valid value.
-            let v6: sockaddr_in6 = unsafe { raw.as_ptr().cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            let (port, flow) = (u16::from_be(v6.sin6_port), v6.sin6_flowinfo);
-            Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
-        }
-        libc::AF_UNIX if raw.len() > PATH_OFFSET => Ok(match &raw[PATH_OFFSET..] {
-            [0, name @ ..] => Address::Abstract(name.to_vec()),
-            path => {
-                let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
-                Path::new(OsStr::from_bytes(&path[..end])).into()
-            }
-        }),
-        libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX => Err(SIZE),
-        _ => Err(Failure::own(
-            libc::EAFNOSUPPORT,
-            "the family of the address is unknown: use AF_INET, AF_INET6 or AF_UNIX",
-        )),
+        Ok(Address::Unnamed) => Err(SIZE),
+        Ok(address) => Ok(address),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(SIZE),
+        Err(_) => Err(FAMILY),
     }
 }
 
@@ -103,49 +80,12 @@ pub(crate) unsafe fn put(
     if to.is_null() || size.is_null() {
         return Err(Failure::NULL);
     }
-    let (raw, bytes) = form(address);
+    let (raw, bytes) = address.to_sockaddr();
     // SAFETY: the caller guarantees `*size` writable bytes, and no more of them are filled.
     unsafe {
-        let room = (*size as usize).min(bytes);
-        raw.as_ptr().copy_to_nonoverlapping(to.cast(), room);
-        *size = bytes as socklen_t;
+        let room = (*size).min(bytes) as usize;
+        (&raw const raw).cast::<u8>().copy_to_nonoverlapping(to.cast(), room);
+        *size = bytes;
     }
     Ok(())
-}
-
-/// Returns the address in C's form, and its size.
-pub(crate) fn form(address: &Address) -> ([u8; size_of::<sockaddr_storage>()], usize) {
-    let mut raw = [0; size_of::<sockaddr_storage>()];
-    let mut put = |at: usize, bytes: &[u8]| {
-        let end = (at + bytes.len()).min(raw.len());
-        raw[at.min(end)..end].copy_from_slice(&bytes[..end.saturating_sub(at)]);
-        end
-    };
-    let family = |family: i32| (family as u16).to_ne_bytes();
-    let size = match address {
-        Address::Inet(SocketAddr::V4(v4)) => {
-            put(0, &family(libc::AF_INET));
-            put(offset_of!(sockaddr_in, sin_port), &v4.port().to_be_bytes());
-            put(offset_of!(sockaddr_in, sin_addr), &v4.ip().octets());
-            size_of::<sockaddr_in>()
-        }
-        Address::Inet(SocketAddr::V6(v6)) => {
-            put(0, &family(libc::AF_INET6));
-            put(offset_of!(sockaddr_in6, sin6_port), &v6.port().to_be_bytes());
-            put(offset_of!(sockaddr_in6, sin6_flowinfo), &v6.flowinfo().to_ne_bytes());
-            put(offset_of!(sockaddr_in6, sin6_addr), &v6.ip().octets());
-            put(offset_of!(sockaddr_in6, sin6_scope_id), &v6.scope_id().to_ne_bytes());
-            size_of::<sockaddr_in6>()
-        }
-        Address::Path(path) => {
-            put(0, &family(libc::AF_UNIX));
-            put(PATH_OFFSET, path.as_os_str().as_bytes()) + 1
-        }
-        Address::Abstract(name) => {
-            put(0, &family(libc::AF_UNIX));
-            put(PATH_OFFSET + 1, name)
-        }
-        Address::Unnamed => put(0, &family(libc::AF_UNIX)),
-    };
-    (raw, size)
 }

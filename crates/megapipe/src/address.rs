@@ -27,6 +27,22 @@ impl Address {
     pub fn inet(&self) -> Option<SocketAddr> {
         if let Address::Inet(address) = self { Some(*address) } else { None }
     }
+
+    /// Decodes an address in the kernel's format, a `sockaddr` structure. The path of a UNIX socket
+    /// ends at its first zero byte.
+    ///
+    /// # Errors
+    /// `EINVAL` if the structure is too short for its family, `EAFNOSUPPORT` for other families.
+    pub fn from_sockaddr(bytes: &[u8]) -> io::Result<Address> {
+        RawAddress::parse(bytes)
+    }
+
+    /// Encodes the address in the kernel's format; returns it with its length. A name that is too
+    /// long is cut off.
+    pub fn to_sockaddr(&self) -> (libc::sockaddr_storage, libc::socklen_t) {
+        let raw = RawAddress::encode(self);
+        (raw.storage, raw.bytes)
+    }
 }
 
 impl From<SocketAddr> for Address {
@@ -49,6 +65,9 @@ pub(crate) struct RawAddress {
 }
 
 const PATH_OFFSET: usize = mem::offset_of!(libc::sockaddr_un, sun_path);
+
+/// Bytes of the longest name of a UNIX socket, which a zero byte precedes or follows.
+const NAME_MAX: usize = mem::size_of::<libc::sockaddr_un>() - PATH_OFFSET - 1;
 
 impl RawAddress {
     /// Returns an empty buffer into which the kernel can write an address of any family.
@@ -82,21 +101,28 @@ impl RawAddress {
     /// Encodes an address. Fails with `EINVAL` if a UNIX name does not fit into 107 bytes or
     /// contains a zero byte.
     pub(crate) fn new(address: &Address) -> io::Result<RawAddress> {
-        let unix = |name: &[u8], leading: usize| {
-            // SAFETY: all-zero bytes are a valid `sockaddr_un`.
-            let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
-            raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
-            if name.len() + 1 > raw.sun_path.len() || (leading == 0 && name.contains(&0)) {
-                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let fits = match address {
+            Address::Inet(_) => true,
+            Address::Path(path) => {
+                path.as_os_str().len() <= NAME_MAX && !path.as_os_str().as_bytes().contains(&0)
             }
-            for (to, from) in raw.sun_path[leading..].iter_mut().zip(name) {
-                *to = *from as libc::c_char;
-            }
-            let mut filled = RawAddress::fill(raw);
-            filled.bytes = (PATH_OFFSET + name.len() + 1) as libc::socklen_t;
-            Ok(filled)
+            Address::Abstract(name) => name.len() <= NAME_MAX,
+            Address::Unnamed => false,
         };
-        Ok(match address {
+        let encoded = fits.then(|| RawAddress::encode(address));
+        encoded.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    fn encode(address: &Address) -> RawAddress {
+        let unix = |leading: usize, name: &[u8], trailing: usize| {
+            let mut bytes = [0; mem::size_of::<libc::sockaddr_storage>()];
+            bytes[..PATH_OFFSET].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+            let (start, end) = (PATH_OFFSET + leading, PATH_OFFSET + leading + name.len());
+            let end = end.min(bytes.len() - trailing);
+            bytes[start..end].copy_from_slice(&name[..end - start]);
+            RawAddress::copy(&bytes[..end + trailing])
+        };
+        match address {
             Address::Inet(SocketAddr::V4(v4)) => RawAddress::fill(libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: v4.port().to_be(),
@@ -110,10 +136,10 @@ impl RawAddress {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             }),
-            Address::Path(path) => unix(path.as_os_str().as_bytes(), 0)?,
-            Address::Abstract(name) => unix(name, 1)?,
-            Address::Unnamed => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
-        })
+            Address::Path(path) => unix(0, path.as_os_str().as_bytes(), 1),
+            Address::Abstract(name) => unix(1, name, 0),
+            Address::Unnamed => unix(0, &[], 0),
+        }
     }
 
     /// Returns the address of the other side of a connection, see getpeername(2).
@@ -127,7 +153,6 @@ impl RawAddress {
 
     /// Decodes the address in `bytes`, as the kernel wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<Address> {
-        let unsupported = || io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
         let Some(family) = bytes.get(..2) else { return Ok(Address::Unnamed) };
         let port = |bytes: &[u8]| u16::from_be_bytes([bytes[2], bytes[3]]);
         match i32::from(u16::from_ne_bytes([family[0], family[1]])) {
@@ -153,7 +178,8 @@ impl RawAddress {
                 }
             }),
             libc::AF_UNSPEC => Ok(Address::Unnamed),
-            _ => Err(unsupported()),
+            libc::AF_INET | libc::AF_INET6 => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         }
     }
 
@@ -197,8 +223,8 @@ mod tests {
     fn what_the_kernel_writes_is_checked() {
         assert_eq!(RawAddress::parse(&[]).unwrap(), Address::Unnamed);
         let short = (libc::AF_INET as u16).to_ne_bytes();
-        assert!(RawAddress::parse(&short).is_err());
-        let unknown = [99u8; 32];
-        assert!(RawAddress::parse(&unknown).is_err());
+        let errno = |bytes: &[u8]| RawAddress::parse(bytes).unwrap_err().raw_os_error();
+        assert_eq!(errno(&short), Some(libc::EINVAL));
+        assert_eq!(errno(&[99u8; 32]), Some(libc::EAFNOSUPPORT));
     }
 }
