@@ -9,6 +9,9 @@
 //! 18 KiB, after a second, and at once if many wait on the core. So an idle connection costs little
 //! more than its task and its stream.
 //!
+//! Until a connection of [`serve`] has moved 8 MiB, it receives one piece at a time while output
+//! waits: clients that pipeline requests and read no answers cost less.
+//!
 //! [`Limits`] bound what clients cost that send or read slowly, or not at all.
 
 mod account;
@@ -138,6 +141,7 @@ where
                 let service = service.clone();
                 spawn_local(async move {
                     let connection = Rc::clone(&stream.connection);
+                    connection.hold_little();
                     let account = Account::open(limits, Some(connection.queue()));
                     if let Err(error) = serve_stream(stream, service, limits, &account).await {
                         tracing::debug!("an HTTP connection failed: {error}");

@@ -20,6 +20,7 @@
 //! - `broken`: [`BrokenOutput`], [`assert_result_is_not_lost`]: outputs that take no data.
 //! - [`link`], [`random`]: a network that loses, delays and changes packets, and the generator of
 //!   its chances.
+//! - [`stalled`]: clients that read no answers, and what a server holds for them.
 //! - `content`: [`content()`], bytes in which a lost or repeated block is detected.
 //!
 //! Functions panic if the test has failed, with the caller's location where that is more useful.
@@ -41,6 +42,7 @@ mod restricted;
 mod retried;
 mod shell;
 mod skip;
+pub mod stalled;
 mod wait;
 
 pub use attacks::assert_attacks;

@@ -10,7 +10,6 @@
 //! - [`nginx`], [`memcached`], [`redis`]: the distribution's programs, unmodified or on the
 //!   channel.
 //! - `daemon`, `process`, `port`: nginx as a daemon, processes that end with the test, free ports.
-//! - [`stalled`]: clients that read no answers, and what a server holds for them.
 //! - `options`: the command lines of the programs.
 //! - [`http`]: an HTTP client that can write byte by byte and checks strictly what it reads.
 //! - [`operations`]: actions of operators and clients on a stock and on an adapted server.
@@ -26,7 +25,6 @@ mod port;
 mod process;
 pub mod programs;
 pub mod redis;
-pub mod stalled;
 
 pub use daemon::Daemon;
 pub use options::{Options, finish};

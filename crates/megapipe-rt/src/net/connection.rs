@@ -150,9 +150,12 @@ impl Connection {
         }
         self.state.check_no_message()?;
         let handle = self.handle;
-        match self.core.with_channel(|channel| Ok(channel.receive(handle, Repeat::UntilCancelled)?))
-        {
-            Ok(()) => self.state.receiving.set(Receiving::Active),
+        let (repeat, receiving) = match self.state.receives_once() {
+            true => (Repeat::Once, Receiving::Once),
+            false => (Repeat::UntilCancelled, Receiving::Active),
+        };
+        match self.core.with_channel(|channel| Ok(channel.receive(handle, repeat)?)) {
+            Ok(()) => self.state.receiving.set(receiving),
             // The channel is full until it has dispatched completions.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 context.waker().wake_by_ref();
@@ -182,6 +185,9 @@ impl Connection {
     }
 
     fn await_level(&self, bytes: usize, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.state.receives_once() {
+            self.state.stop_receiving(&self.core, self.handle);
+        }
         self.state.writer_level.set(bytes);
         note(Reason::WRITE);
         self.state.writer.wait(context);
@@ -297,6 +303,12 @@ impl Connection {
 
     pub(super) fn set_high_water(&self, bytes: usize) {
         self.state.high_water.set(bytes.max(1));
+    }
+
+    /// Holds less input until the peer has read some; called before the first read.
+    #[cfg(feature = "http")]
+    pub(crate) fn hold_little(&self) {
+        self.state.small_for.set(super::state::SMALL_FOR);
     }
 
     pub(super) fn queued_bytes(&self) -> usize {

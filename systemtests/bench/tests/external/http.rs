@@ -4,12 +4,13 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 use systemtests_bench::{TIME_LIMIT, external, lists};
 use testkit::allowed_cpus;
 use testkit::process::Guard;
+use testkit::stalled::held_for_each;
 
 const LONGEST: usize = 1 << 20;
 
@@ -22,7 +23,11 @@ struct Serving {
 impl Serving {
     /// Starts a server on all CPUs.
     fn start(server: &str) -> Serving {
-        let cpus: Vec<String> = allowed_cpus().iter().map(usize::to_string).collect();
+        Serving::start_on(server, &allowed_cpus())
+    }
+
+    fn start_on(server: &str, cpus: &[usize]) -> Serving {
+        let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
         let words = ["http", server, "--bind", "127.0.0.1:0", "--cpus", &cpus.join(",")];
         let mut process = Guard::spawn(external(&words).stdout(Stdio::piped()));
         let mut line = String::new();
@@ -32,9 +37,12 @@ impl Serving {
         Serving { process, url }
     }
 
+    fn address(&self) -> SocketAddr {
+        self.url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap()
+    }
+
     fn connect(&self) -> TcpStream {
-        let address = self.url.trim_start_matches("http://").trim_end_matches('/');
-        let stream = TcpStream::connect(address).unwrap();
+        let stream = TcpStream::connect(self.address()).unwrap();
         stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         stream
     }
@@ -133,6 +141,30 @@ fn idle_connections_cost_little_memory(server: &str) {
     let each = resident_bytes(serving.process.0.id()).saturating_sub(before) / count;
     println!("{server}: {before} bytes, and {each} for each of {count} idle connections");
     assert!(each < MOST_IDLE_BYTES, "{each} bytes for each of {count} idle connections");
+}
+
+/// Clients that request large answers and read nothing; each core has the same pools for them.
+const STALLED: usize = 192;
+/// Most memory of such a client beyond twice as much as with tokio.
+const MOST_STALLED_BYTES: u64 = 64 << 10;
+
+#[test]
+fn stalled_clients_cost_little_memory() {
+    let request = format!("GET /{LONGEST} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(100);
+    sys::limits::raise_open_files().unwrap();
+    let held = |server: &str| {
+        let serving = Serving::start_on(server, &allowed_cpus()[..1]);
+        let process = serving.process.0.id();
+        let port = serving.address().port();
+        let held = held_for_each(port, STALLED, request.as_bytes(), &[process]).unwrap();
+        println!("{server}: {held} bytes for each of {STALLED} stalled clients");
+        held
+    };
+    let allowed = 2 * held("tokio") + MOST_STALLED_BYTES;
+    for server in ["megapipe-rt", "megapipe-rt-epoll"] {
+        let held = held(server);
+        assert!(held <= allowed, "{server}: {held} bytes for each client, {allowed} are allowed");
+    }
 }
 
 macro_rules! on_every_server {

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use systemtests_programs::stalled::{Stalled, allowed_for_each, held_for_each};
+use testkit::stalled::{Stalled, allowed_for_each, held_for_each};
 use testkit::{allowed_cpus, eventually, pin};
 
 fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {

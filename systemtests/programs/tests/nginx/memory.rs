@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::thread;
 use systemtests_programs::nginx::{Nginx, Setup};
-use systemtests_programs::stalled::{allowed_for_each, held_for_each};
+use testkit::stalled::{allowed_for_each, held_for_each};
 
 /// Kinds of answers: the location's name and directives. `events` streams small events.
 const KINDS: [(&str, &str); 12] = [

@@ -4,8 +4,8 @@ use crate::{ADAPTED, figure, start};
 use std::net::TcpStream;
 use systemtests_programs::TIME_LIMIT;
 use systemtests_programs::redis::{Build, Redis, request};
-use systemtests_programs::stalled::{allowed_for_each, anonymous_bytes};
 use testkit::eventually;
+use testkit::stalled::{allowed_for_each, anonymous_bytes};
 
 const CLIENTS: usize = 60;
 const VALUE_BYTES: usize = 100_000;

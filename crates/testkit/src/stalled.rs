@@ -1,6 +1,6 @@
 //! Clients that send requests and read no answers, and the memory that a server holds for them.
 
-use crate::TIME_LIMIT;
+use crate::process::TIME_LIMIT;
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{self, ErrorKind, Write};
